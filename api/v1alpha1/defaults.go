@@ -1,0 +1,44 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import "time"
+
+// Defaults and limits that the field documentation names.
+const (
+	DefaultTimeout      = time.Hour
+	DefaultStartTimeout = 10 * time.Minute
+	DefaultRetryLimit   = 4
+	DefaultBackoffBase  = time.Second
+	DefaultBackoffCap   = time.Minute
+	DefaultMaxElapsed   = 15 * time.Minute
+
+	// MaxInlineOutput is the largest output, in bytes, that stands in the record itself.
+	MaxInlineOutput = 2 << 10
+	// MaxOutput is the largest output, in bytes, that a ConfigMap keeps.
+	MaxOutput = 900 << 10
+	// MaxInput is the largest rendered input, in bytes: annotations of an object may
+	// hold 256 KiB together.
+	MaxInput = 128 << 10
+	// MaxStatus is the hard limit of a status, in bytes of JSON.
+	MaxStatus = 512 << 10
+	// MaxMessage is the longest message of a record, in characters.
+	MaxMessage = 1024
+)
+
+// RunTimeout is how long one attempt's program may run.
+func (s *Step) RunTimeout() time.Duration {
+	if s.Timeout == nil || s.Timeout.Duration <= 0 {
+		return DefaultTimeout
+	}
+	return s.Timeout.Duration
+}
+
+// StartDeadline is how long an attempt's pod may take until its program runs.
+func (s *Step) StartDeadline() time.Duration {
+	if s.StartTimeout == nil || s.StartTimeout.Duration <= 0 {
+		return DefaultStartTimeout
+	}
+	return s.StartTimeout.Duration
+}

@@ -1,0 +1,33 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Labels and annotations. None of them decides anything by itself: whose a Job or
+// pod is, is read from its controller reference.
+const (
+	// LabelManaged marks Jobs, pods and ConfigMaps that the operator makes, with the
+	// value "true". Written by the operator on creation; read by its caches, which
+	// hold only what carries it. Where somebody removes it the operator finds the
+	// object by its name.
+	LabelManaged = "agenttask.dev/managed"
+	// LabelTask is the task's name, for people: kubectl get jobs -l agenttask.dev/task=NAME.
+	// Cut to 63 characters. Written by the operator, read by nobody else.
+	LabelTask = "agenttask.dev/task"
+	// LabelStep is the step's name, for people. Written by the operator.
+	LabelStep = "agenttask.dev/step"
+	// LabelAttempt is the attempt's number, for people. Written by the operator.
+	LabelAttempt = "agenttask.dev/attempt"
+
+	// AnnotationActionHash, on a Job, is the step record's actionHash. Written by the
+	// operator on creation; compared with the record when a Job of that name exists.
+	AnnotationActionHash = "agenttask.dev/action-hash"
+	// AnnotationInput, on a step's pod, is the rendered input as canonical JSON. Written
+	// by the operator on creation; the pod reads it through the downward API as
+	// /agenttask/input.json.
+	AnnotationInput = "agenttask.dev/input"
+
+	// ManagedBy is spec.managedBy of every step's Job: the built-in Job controller
+	// leaves it alone.
+	ManagedBy = "agenttask.dev/operator"
+)
