@@ -130,6 +130,8 @@ type Usage struct {
 }
 
 // StepStatus is the record of one step that has been started.
+//
+// +structType=atomic
 type StepStatus struct {
 	// name is the step's name in spec.steps.
 	// +kubebuilder:validation:MaxLength=40

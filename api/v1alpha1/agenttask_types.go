@@ -264,8 +264,9 @@ type RunAction struct {
 
 	// command is the program and its first arguments, run without a shell. It is
 	// required, since the operator does not read the image's entrypoint. At most 64
-	// entries. It is part of the idempotency key. ${...} and $(VAR) are plain text
-	// here: a step's output can never become a command line; give values in input.
+	// entries. It is part of the idempotency key. ${...} is plain text here: a step's
+	// output can never become a command line; give values in input. $(VAR) is
+	// replaced from the environment, as in any container.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1

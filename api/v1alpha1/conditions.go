@@ -46,6 +46,9 @@ const (
 	ReasonFinished = "Finished"
 	// ReasonPlanChanged: a step that has started was changed, removed or moved.
 	ReasonPlanChanged = "PlanChanged"
+	// ReasonInvalidPlan: an expression of the plan is wrong or refers to a step that is
+	// not before it; found before anything runs.
+	ReasonInvalidPlan = "InvalidPlan"
 	// ReasonNameConflict: an object of another owner has the name of the step's Job or pod.
 	ReasonNameConflict = "NameConflict"
 	// ReasonManagedByUnsupported: the API server drops spec.managedBy of a Job.
@@ -95,6 +98,8 @@ const (
 	// ReasonContainerConfig: the container cannot be made, for example because a
 	// Secret it names does not exist.
 	ReasonContainerConfig = "ContainerConfigError"
+	// ReasonInitFailed: an init container of the pod failed.
+	ReasonInitFailed = "InitFailed"
 	// ReasonOutputLost: a large output could not be read back whole from the pod's log.
 	ReasonOutputLost = "OutputLost"
 	// ReasonResultInvalid: the pod ended without a result the operator can read.

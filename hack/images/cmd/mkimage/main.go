@@ -111,6 +111,9 @@ func write(path string, tag name.Tag, image v1.Image) error {
 	if err := tarball.Write(tag, image, partial); err != nil {
 		return err
 	}
+	if err := partial.Chmod(0o644); err != nil {
+		return err
+	}
 	if err := partial.Close(); err != nil {
 		return err
 	}

@@ -1,0 +1,144 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build linux
+
+// The runner stands between a step's container and its program; see
+// internal/runner. The operator writes the command lines that call it.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/runner"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// version is set by the linker: -X main.version=v1.2.3.
+var version = ""
+
+const usage = `The runner of AgentTask runs one attempt of a step inside the step's pod.
+
+Usage:
+  runner install
+        in the init container: copy this binary to ` + stepexec.RunnerPath + `
+        and the step's input from ` + stepexec.InputSourceDir + ` to ` + stepexec.InputPath + `
+  runner exec [flags] -- command [args...]
+        in the step's container: run the command, stop it at its timeout, check its
+        output and leave the result in ` + stepexec.TerminationPath + `
+  runner version
+  runner help
+
+Flags of exec:
+  --timeout=DURATION    SIGTERM to the command after this time, such as 90s or 2h;
+                        0 (the default): never
+  --grace=DURATION      SIGKILL this long after the timeout's SIGTERM; default 30s
+  --output=File|Stdout  where the command leaves its output: one JSON document in
+                        ` + stepexec.OutputPath + ` (the default), or on its standard output
+
+The command, by the step contract:
+  reads its input from    ` + stepexec.InputPath + `
+  may leave a message in  ` + stepexec.MessagePath + `
+  may leave a wait in     ` + stepexec.RetryAfterPath + ` (seconds or an HTTP date, with exit code 75)
+  exits with              0: done, 75: try again, anything else: failed
+
+Exit code of exec:
+  0 succeeded, 75 the command asks for another attempt, 124 stopped at its timeout,
+  137 killed, 143 stopped from outside, 2 called wrongly; else the command's own
+  code (128+n where signal n ended it), or 1
+`
+
+func main() {
+	os.Exit(run(os.Args[1:], runner.InContainer()))
+}
+
+// run calls what args ask for and returns the exit code.
+func run(args []string, r *runner.Runner) int {
+	if len(args) == 0 {
+		return badUsage(r, errors.New("no command given"))
+	}
+	switch args[0] {
+	case "install":
+		if len(args) > 1 {
+			return badUsage(r, errors.New("install takes no arguments"))
+		}
+		if err := r.Install(); err != nil {
+			r.InstallFailed(err)
+			return 1
+		}
+		return 0
+	case "exec":
+		o, err := parseExec(args[1:])
+		switch {
+		case errors.Is(err, flag.ErrHelp):
+			fmt.Fprint(r.Stdout, usage)
+			return 0
+		case err != nil:
+			return badUsage(r, err)
+		}
+		return r.Exec(o)
+	case "version", "--version", "-version":
+		fmt.Fprintln(r.Stdout, versionText())
+		return 0
+	case "help", "--help", "-help", "-h":
+		fmt.Fprint(r.Stdout, usage)
+		return 0
+	}
+	return badUsage(r, fmt.Errorf("unknown command %q", args[0]))
+}
+
+func badUsage(r *runner.Runner, err error) int {
+	fmt.Fprintf(r.Stderr, "runner: %v\n\n%s", err, usage)
+	return r.BadUsage(err)
+}
+
+// parseExec reads the arguments of exec.
+func parseExec(args []string) (runner.Options, error) {
+	o := runner.Options{Output: v1alpha1.OutputFile, Grace: 30 * time.Second}
+	fs := flag.NewFlagSet("exec", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "")
+	fs.DurationVar(&o.Grace, "grace", o.Grace, "")
+	fs.Func("output", "", func(s string) error {
+		o.Output = v1alpha1.OutputSource(s)
+		if o.Output != v1alpha1.OutputFile && o.Output != v1alpha1.OutputStdout {
+			return fmt.Errorf("must be %s or %s", v1alpha1.OutputFile, v1alpha1.OutputStdout)
+		}
+		return nil
+	})
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	o.Command = fs.Args()
+	switch {
+	case len(o.Command) == 0 || o.Command[0] == "":
+		return o, errors.New("exec needs a command, after --")
+	case o.Timeout < 0 || o.Grace < 0:
+		return o, errors.New("--timeout and --grace must not be negative")
+	}
+	return o, nil
+}
+
+// versionText is the version, or where the binary was built from without one.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	text := "devel"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" || (s.Key == "vcs.modified" && s.Value == "true") {
+				text += " " + strings.Replace(s.Value, "true", "(modified)", 1)
+			}
+		}
+	}
+	return text
+}

@@ -1,0 +1,229 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/engine"
+	"github.com/agenttask-dev/agenttask/internal/metrics"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// trouble is what an action ran into that is no fault on the way, but something to
+// decide upon. At most one is set.
+type trouble struct {
+	refusal           *engine.Refusal
+	conflict, blocked *engine.Problem
+}
+
+func (t trouble) found() bool { return t.refusal != nil || t.conflict != nil || t.blocked != nil }
+
+// act does a decision's actions. Each may be done again: dying before, between or after
+// them leaves what the next reconcile finds and completes.
+func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions []engine.Action) (trouble, error) {
+	var found trouble
+	for _, a := range actions {
+		var err error
+		switch a.Kind {
+		case engine.MakeJob:
+			found, err = r.makeAttempt(ctx, task, a)
+		case engine.StopPod:
+			err = r.deleteObject(ctx, a.Pod)
+		case engine.FinishJob:
+			err = r.finishJob(ctx, task, a)
+		case engine.DeleteTask:
+			err = r.deleteTask(ctx, task)
+		default:
+			err = fmt.Errorf("unknown action %q", a.Kind)
+		}
+		if err != nil {
+			return found, fmt.Errorf("%s: %w", a.Kind, err)
+		}
+	}
+	return found, nil
+}
+
+// makeAttempt makes the attempt's Job, and its pod unless the Job is suspended.
+func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (trouble, error) {
+	job, found, err := r.makeJob(ctx, task, a)
+	if err != nil {
+		return found, err
+	}
+	if !found.found() && !ptr.Deref(job.Spec.Suspend, false) {
+		found, err = r.makePod(ctx, task, job, a.Record)
+	}
+	if err != nil {
+		return found, err
+	}
+	r.remember(task, job, found)
+	if found.refusal != nil {
+		found.refusal.Retry = r.refusalBackoff(task)
+	}
+	return found, nil
+}
+
+// remember notes the attempt that was made.
+func (r *Reconciler) remember(task *v1alpha1.AgentTask, job *batchv1.Job, found trouble) {
+	key := client.ObjectKeyFromObject(task)
+	if job != nil {
+		r.memory.own(job.UID, key)
+	}
+	now := r.Clock.Now()
+	r.memory.with(key, task.UID, func(m *taskMemory) {
+		m.looked = now
+		if !found.found() {
+			m.refusals = 0
+		}
+	})
+}
+
+// makeJob makes the attempt's Job. Where one of that name exists already, it is taken
+// if it is this attempt's, whoever of us made it.
+func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (*batchv1.Job, trouble, error) {
+	job := stepexec.Render(task, a.Step, a.Record, a.Input, r.RunnerImage)
+	err := r.Create(ctx, job)
+	switch {
+	case err == nil && ptr.Deref(job.Spec.ManagedBy, "") != v1alpha1.ManagedBy:
+		return nil, trouble{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
+			"so its own Job controller would run this step too; Kubernetes 1.35 or later is needed"}}, r.deleteObject(ctx, job)
+	case err == nil:
+		return job, trouble{}, nil
+	case !apierrors.IsAlreadyExists(err):
+		return nil, troubleOf(err, "Job"), unlessRefused(err)
+	}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
+		return nil, trouble{}, err
+	}
+	return job, trouble{conflict: jobConflict(job, task, a.Record)}, nil
+}
+
+// makePod makes the Job's pod, from the Job's template as it stands.
+func (r *Reconciler) makePod(ctx context.Context, task *v1alpha1.AgentTask, job *batchv1.Job, record *v1alpha1.StepStatus) (trouble, error) {
+	pod := stepexec.PodOf(job)
+	err := r.Create(ctx, pod)
+	switch {
+	case err == nil:
+		metrics.AttemptStarted(record)
+		return trouble{}, nil
+	case !apierrors.IsAlreadyExists(err):
+		return troubleOf(err, "pod"), unlessRefused(err)
+	}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+		return trouble{}, err
+	}
+	if podOf(pod, job, "") {
+		return trouble{}, nil
+	}
+	blocked, conflict := foreignPod(pod, record, nil)
+	return trouble{blocked: blocked, conflict: conflict}, nil
+}
+
+func troubleOf(err error, what string) trouble {
+	if !refused(err) {
+		return trouble{}
+	}
+	return trouble{refusal: &engine.Refusal{Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
+}
+
+func unlessRefused(err error) error {
+	if refused(err) {
+		return nil
+	}
+	return err
+}
+
+// refusalBackoff doubles from 1s to 60s with each refusal in a row.
+func (r *Reconciler) refusalBackoff(task *v1alpha1.AgentTask) time.Duration {
+	count := 0
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
+		count = m.refusals
+		m.refusals++
+	})
+	return min(time.Second<<min(count, 6), time.Minute)
+}
+
+// finishJob gives an ended attempt's Job its final status, or deletes it.
+func (r *Reconciler) finishJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) error {
+	var err error
+	if a.Keep {
+		err = r.patchJobStatus(ctx, a.Job, a.Verdict)
+	} else {
+		err = r.deleteObject(ctx, a.Job)
+	}
+	if err != nil {
+		return err
+	}
+	r.memory.disown(a.Job.UID)
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[a.Job.UID] = true })
+	return nil
+}
+
+// patchJobStatus writes the end of a Job as kubectl and other tools read it. A Job that
+// changed since it was read, or is gone, is left to the next reconcile.
+func (r *Reconciler) patchJobStatus(ctx context.Context, job *batchv1.Job, v engine.Verdict) error {
+	body, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": job.UID, "resourceVersion": job.ResourceVersion},
+		"status":   finalJobStatus(job, v, metav1.NewTime(r.Clock.Now())),
+	})
+	if err != nil {
+		return err
+	}
+	target := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: job.Namespace, Name: job.Name}}
+	err = r.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, body))
+	if apierrors.IsInvalid(err) {
+		logf.FromContext(ctx).Info("the API server does not take the Job's final status", "job", job.Name, "error", err.Error())
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
+func finalJobStatus(job *batchv1.Job, v engine.Verdict, now metav1.Time) batchv1.JobStatus {
+	start := job.CreationTimestamp
+	if now.Before(&start) {
+		now = start
+	}
+	condition := func(kind batchv1.JobConditionType, reason, message string) batchv1.JobCondition {
+		return batchv1.JobCondition{Type: kind, Status: corev1.ConditionTrue, Reason: reason, Message: message, LastProbeTime: now, LastTransitionTime: now}
+	}
+	if v.Class == engine.Success {
+		return batchv1.JobStatus{StartTime: &start, CompletionTime: &now, Succeeded: 1, Conditions: []batchv1.JobCondition{
+			condition(batchv1.JobSuccessCriteriaMet, batchv1.JobReasonCompletionsReached, "the step succeeded"),
+			condition(batchv1.JobComplete, batchv1.JobReasonCompletionsReached, "the step succeeded"),
+		}}
+	}
+	return batchv1.JobStatus{StartTime: &start, Failed: 1, Conditions: []batchv1.JobCondition{
+		condition(batchv1.JobFailureTarget, v.Reason, v.Message),
+		condition(batchv1.JobFailed, v.Reason, v.Message),
+	}}
+}
+
+// deleteObject deletes one object and what it owns: that very one, by its UID.
+func (r *Reconciler) deleteObject(ctx context.Context, obj client.Object) error {
+	err := r.Delete(ctx, obj, client.Preconditions{UID: ptr.To(obj.GetUID())}, client.PropagationPolicy(metav1.DeletePropagationBackground))
+	if apierrors.IsConflict(err) {
+		return nil
+	}
+	return client.IgnoreNotFound(err)
+}
+
+// deleteTask deletes the task as it was read: not one that was changed since.
+func (r *Reconciler) deleteTask(ctx context.Context, task *v1alpha1.AgentTask) error {
+	err := r.Delete(ctx, task, client.PropagationPolicy(metav1.DeletePropagationBackground),
+		client.Preconditions{UID: ptr.To(task.UID), ResourceVersion: ptr.To(task.ResourceVersion)})
+	return client.IgnoreNotFound(err)
+}

@@ -1,0 +1,102 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
+
+// indexOpenJobs finds Jobs without a final status by the UID of the task that controls
+// them.
+const indexOpenJobs = "agenttask.dev/open-jobs"
+
+func openJobOwner(obj client.Object) []string {
+	job, ok := obj.(*batchv1.Job)
+	if !ok || jobFinished(job) || job.Spec.ManagedBy == nil || *job.Spec.ManagedBy != v1alpha1.ManagedBy {
+		return nil
+	}
+	owner := metav1.GetControllerOf(job)
+	if owner == nil || owner.Kind != "AgentTask" {
+		return nil
+	}
+	return []string{string(owner.UID)}
+}
+
+func jobFinished(job *batchv1.Job) bool {
+	for _, c := range job.Status.Conditions {
+		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
+			return true
+		}
+	}
+	return false
+}
+
+// CacheByObject is what the operator's caches hold: of Jobs and pods only its own, and
+// of each only what is read. Nothing that comes from a cache may be written back whole.
+func CacheByObject() map[client.Object]cache.ByObject {
+	managed := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: "true"})
+	return map[client.Object]cache.ByObject{
+		&v1alpha1.AgentTask{}: {Transform: cache.TransformStripManagedFields()},
+		&batchv1.Job{}:        {Label: managed, Transform: trimJob},
+		&corev1.Pod{}:         {Label: managed, Transform: trimPod},
+	}
+}
+
+func trimJob(obj any) (any, error) {
+	job, ok := obj.(*batchv1.Job)
+	if !ok {
+		return obj, nil
+	}
+	return &batchv1.Job{
+		ObjectMeta: trimMeta(job, v1alpha1.AnnotationActionHash),
+		Spec:       batchv1.JobSpec{Suspend: job.Spec.Suspend, ManagedBy: job.Spec.ManagedBy},
+		Status:     batchv1.JobStatus{Conditions: job.Status.Conditions},
+	}, nil
+}
+
+func trimPod(obj any) (any, error) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok {
+		return obj, nil
+	}
+	return &corev1.Pod{
+		ObjectMeta: trimMeta(pod),
+		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulingGates: pod.Spec.SchedulingGates},
+		Status: corev1.PodStatus{
+			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: trimConditions(pod.Status.Conditions),
+			StartTime: pod.Status.StartTime, InitContainerStatuses: pod.Status.InitContainerStatuses, ContainerStatuses: pod.Status.ContainerStatuses,
+		},
+	}, nil
+}
+
+// trimConditions keeps the conditions that the engine reads.
+func trimConditions(list []corev1.PodCondition) []corev1.PodCondition {
+	var kept []corev1.PodCondition
+	for _, c := range list {
+		if c.Type == corev1.PodScheduled || c.Type == corev1.DisruptionTarget {
+			kept = append(kept, c)
+		}
+	}
+	return kept
+}
+
+func trimMeta(obj metav1.Object, annotations ...string) metav1.ObjectMeta {
+	trimmed := metav1.ObjectMeta{
+		Name: obj.GetName(), Namespace: obj.GetNamespace(), UID: obj.GetUID(), ResourceVersion: obj.GetResourceVersion(),
+		CreationTimestamp: obj.GetCreationTimestamp(), DeletionTimestamp: obj.GetDeletionTimestamp(), OwnerReferences: obj.GetOwnerReferences(),
+	}
+	for _, key := range annotations {
+		if value, ok := obj.GetAnnotations()[key]; ok {
+			trimmed.Annotations = map[string]string{key: value}
+		}
+	}
+	return trimmed
+}

@@ -1,0 +1,139 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+)
+
+// memory holds hints of this process about tasks: it saves reads and rejected writes,
+// and keeps the last sight of pods that were deleted. Nothing in it is needed to be
+// correct: a fresh process starts with none.
+type memory struct {
+	mu    sync.Mutex
+	tasks map[types.NamespacedName]*taskMemory
+	// jobs finds a task from a Job's UID, for Jobs that the cache does not show (any more).
+	jobs map[types.UID]types.NamespacedName
+}
+
+type taskMemory struct {
+	uid types.UID
+	// written is the resourceVersion of our last status write.
+	written string
+	// vanishedJobs are UIDs of Jobs that were seen to be deleted, by name.
+	vanishedJobs map[string]types.UID
+	// vanishedPods are the last sights of pods that were seen to be deleted, by name.
+	vanishedPods map[string]*corev1.Pod
+	// settled are UIDs of Jobs that were given their final status or deleted by us.
+	settled map[types.UID]bool
+	// refusals counts refusals of the current attempt in a row.
+	refusals int
+	// looked is when the API server itself was last asked about the current attempt.
+	looked time.Time
+}
+
+func newMemory() *memory {
+	return &memory{tasks: map[types.NamespacedName]*taskMemory{}, jobs: map[types.UID]types.NamespacedName{}}
+}
+
+// with runs f on the memory of a task, which it makes where there is none. A task of
+// another UID under the same name starts with none.
+func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemory)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.tasks[key]
+	if t == nil || t.uid != uid {
+		m.drop(key)
+		t = &taskMemory{uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{}, settled: map[types.UID]bool{}}
+		m.tasks[key] = t
+	}
+	f(t)
+}
+
+// forget drops all that is known of a task.
+func (m *memory) forget(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(key)
+}
+
+func (m *memory) drop(key types.NamespacedName) {
+	if m.tasks[key] == nil {
+		return
+	}
+	delete(m.tasks, key)
+	for uid, owner := range m.jobs {
+		if owner == key {
+			delete(m.jobs, uid)
+		}
+	}
+}
+
+// own notes whose a Job is.
+func (m *memory) own(job types.UID, key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.jobs[job] = key
+}
+
+func (m *memory) disown(job types.UID) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.jobs, job)
+}
+
+func (m *memory) ownerOf(job types.UID) (types.NamespacedName, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	key, ok := m.jobs[job]
+	return key, ok
+}
+
+// podVanished keeps the last sight of a pod of a task that is remembered.
+func (m *memory) podVanished(key types.NamespacedName, pod *corev1.Pod) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tasks[key]; t != nil {
+		t.vanishedPods[pod.Name] = pod
+	}
+}
+
+// prune drops what concerns other attempts than the current one.
+func (t *taskMemory) prune(jobName string) {
+	for name := range t.vanishedJobs {
+		if name != jobName {
+			delete(t.vanishedJobs, name)
+		}
+	}
+	for name := range t.vanishedPods {
+		if name != jobName {
+			delete(t.vanishedPods, name)
+		}
+	}
+}
+
+// behind says whether a task read from the cache is older than our last write of it.
+func (t *taskMemory) behind(resourceVersion string) bool {
+	if t.written == "" {
+		return false
+	}
+	order, err := resourceversion.CompareResourceVersion(resourceVersion, t.written)
+	return err == nil && order < 0
+}
+
+// jobVanished keeps whose a Job was, for the pod that may outlive it a little.
+func (m *memory) jobVanished(key types.NamespacedName, job *batchv1.Job) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tasks[key]; t != nil && !t.settled[job.UID] {
+		t.vanishedJobs[job.Name] = job.UID
+		m.jobs[job.UID] = key
+	}
+}

@@ -1,0 +1,202 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/engine"
+)
+
+// observe gathers what a decision needs. Where the cache does not show the current
+// attempt whole, or has not been doubted for long, the API server itself is asked.
+func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (engine.World, error) {
+	world := engine.World{}
+	if !task.DeletionTimestamp.IsZero() {
+		return world, nil
+	}
+	record := runningRecord(task)
+	var err error
+	if world.Ended, err = r.endedJobs(ctx, task, record); err != nil {
+		return world, err
+	}
+	if record == nil {
+		return world, nil
+	}
+	seen := r.sight(task, record)
+	if !seen.doubtful {
+		err = r.look(ctx, r.Client, task, record, seen, &world)
+	}
+	if err == nil && (seen.doubtful || world.Job == nil || world.Pod == nil) {
+		world.Job, world.Pod, world.Blocked, world.Conflict = nil, nil, nil, nil
+		err = r.lookLive(ctx, task, record, seen, &world)
+	}
+	if err != nil {
+		return world, err
+	}
+	return world, r.keepOutput(ctx, task, record, &world)
+}
+
+// sight is what this process remembers of the current attempt.
+type sight struct {
+	vanishedJob types.UID
+	vanishedPod *corev1.Pod
+	doubtful    bool
+}
+
+func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) sight {
+	seen, now := sight{}, r.Clock.Now()
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
+		m.prune(record.JobName)
+		seen.vanishedJob, seen.vanishedPod = m.vanishedJobs[record.JobName], m.vanishedPods[record.JobName]
+		if m.looked.IsZero() {
+			m.looked = now
+		}
+		seen.doubtful = now.Sub(m.looked) >= r.RecheckInterval
+	})
+	return seen
+}
+
+// lookLive asks the API server. A task that is newer there ends the reconcile: what
+// was read may be older than what is done.
+func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, seen sight, world *engine.World) error {
+	now := r.Clock.Now()
+	live := &metav1.PartialObjectMetadata{}
+	live.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AgentTask"))
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
+	switch {
+	case apierrors.IsNotFound(err):
+		return errStale
+	case err != nil:
+		return err
+	}
+	if live.UID != task.UID || live.ResourceVersion != task.ResourceVersion {
+		return errStale
+	}
+	if err := r.look(ctx, r.Live, task, record, seen, world); err != nil {
+		return err
+	}
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.looked = now })
+	return nil
+}
+
+// look reads the current attempt's Job and pod and says whose they are.
+func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, seen sight, world *engine.World) error {
+	key := types.NamespacedName{Namespace: task.Namespace, Name: record.JobName}
+	job := &batchv1.Job{}
+	switch err := from.Get(ctx, key, job); {
+	case apierrors.IsNotFound(err):
+		world.JobVanished = seen.vanishedJob != ""
+	case err != nil:
+		return err
+	default:
+		if world.Conflict = jobConflict(job, task, record); world.Conflict == nil {
+			world.Job = job
+		}
+	}
+	pod := &corev1.Pod{}
+	switch err := from.Get(ctx, key, pod); {
+	case apierrors.IsNotFound(err):
+		world.PodVanished, world.LastPod = seen.vanishedPod != nil, seen.vanishedPod
+		world.LastPod = ownLastPod(world, seen)
+	case err != nil:
+		return err
+	case podOf(pod, world.Job, seen.vanishedJob):
+		world.Pod = pod
+	default:
+		world.Blocked, world.Conflict = foreignPod(pod, record, world.Conflict)
+	}
+	return nil
+}
+
+// ownLastPod is the last sight of a pod that vanished, where it was this Job's.
+func ownLastPod(world *engine.World, seen sight) *corev1.Pod {
+	if seen.vanishedPod == nil || !podOf(seen.vanishedPod, world.Job, seen.vanishedJob) {
+		world.PodVanished = false
+		return nil
+	}
+	return seen.vanishedPod
+}
+
+// jobConflict says why a Job of the attempt's name is not the attempt's, or nil.
+func jobConflict(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) *engine.Problem {
+	owner := metav1.GetControllerOf(job)
+	hash := job.Annotations[v1alpha1.AnnotationActionHash]
+	switch {
+	case owner == nil || owner.UID != task.UID:
+		return nameConflict("Job %s belongs to %s, not to this task; delete it to go on", job.Name, ownerName(owner))
+	case job.Spec.ManagedBy == nil || *job.Spec.ManagedBy != v1alpha1.ManagedBy:
+		return nameConflict("Job %s is not managed by %s; delete it to go on", job.Name, v1alpha1.ManagedBy)
+	case hash != record.ActionHash:
+		return nameConflict("Job %s was made for another action (%s, not %s); delete it to go on", job.Name, hash, record.ActionHash)
+	}
+	return nil
+}
+
+// podOf says whether a pod is controlled by the attempt's Job, or by that Job before
+// it was seen to be deleted.
+func podOf(pod *corev1.Pod, job *batchv1.Job, vanishedJob types.UID) bool {
+	owner := metav1.GetControllerOf(pod)
+	if owner == nil {
+		return false
+	}
+	return (job != nil && owner.UID == job.UID) || (vanishedJob != "" && owner.UID == vanishedJob)
+}
+
+// foreignPod says what a pod of the attempt's name is that is not the attempt's: one of
+// a deleted Job of that name goes away by itself, any other is a stranger's.
+func foreignPod(pod *corev1.Pod, record *v1alpha1.StepStatus, conflict *engine.Problem) (blocked, stranger *engine.Problem) {
+	owner := metav1.GetControllerOf(pod)
+	switch {
+	case conflict != nil:
+		return nil, conflict
+	case owner != nil && owner.Kind == "Job" && owner.Name == record.JobName:
+		return &engine.Problem{Reason: v1alpha1.ReasonPodLost, Message: fmt.Sprintf(
+			"pod %s of a deleted Job is still there; the step goes on when the garbage collector has removed it", pod.Name)}, nil
+	}
+	return nil, nameConflict("pod %s belongs to %s, not to this task's Job; delete it to go on", pod.Name, ownerName(owner))
+}
+
+func nameConflict(format string, args ...any) *engine.Problem {
+	return &engine.Problem{Reason: v1alpha1.ReasonNameConflict, Message: fmt.Sprintf(format, args...)}
+}
+
+func ownerName(owner *metav1.OwnerReference) string {
+	if owner == nil {
+		return "nobody"
+	}
+	return fmt.Sprintf("%s %s (%s)", owner.Kind, owner.Name, owner.UID)
+}
+
+// endedJobs are the task's Jobs whose attempt is over and that lack their final status.
+func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, running *v1alpha1.StepStatus) ([]*batchv1.Job, error) {
+	list := &batchv1.JobList{}
+	err := r.List(ctx, list, client.InNamespace(task.Namespace), client.MatchingFields{indexOpenJobs: string(task.UID)},
+		client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return nil, err
+	}
+	var ended []*batchv1.Job
+	for i := range list.Items {
+		job := &list.Items[i]
+		if running != nil && job.Name == running.JobName {
+			continue
+		}
+		settled := false
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { settled = m.settled[job.UID] })
+		if !settled && job.DeletionTimestamp.IsZero() {
+			ended = append(ended, job)
+		}
+	}
+	return ended, nil
+}

@@ -1,0 +1,161 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package controllers
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"fmt"
+	"io"
+	"maps"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/engine"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// Outputs of more than 2 KiB are kept in a ConfigMap that the task owns, under the
+// attempt's Job name. This file is the one place that knows so: another store takes
+// its place behind keepOutput and loadOutputs, told apart by the scheme of the URI.
+const (
+	configMapScheme = "configmap:"
+	outputKey       = "output.json"
+)
+
+// keepOutput moves the large output of an attempt that has succeeded from its pod's
+// log to where it stays, before the success is recorded. Doing it again is harmless:
+// the ConfigMap's name and content are the attempt's.
+func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, world *engine.World) error {
+	if world.Pod == nil {
+		return nil
+	}
+	result := engine.ResultOf(world.Pod)
+	if result == nil || result.Outcome != stepexec.OutcomeSucceeded || result.LogOutput == nil {
+		return nil
+	}
+	announced := result.LogOutput
+	ref := &v1alpha1.OutputRef{URI: configMapScheme + record.JobName, SHA256: announced.SHA256, Bytes: announced.Bytes}
+	if kept := r.loadOutput(ctx, task, ref); kept.Problem == "" {
+		world.Output = ref
+		return nil
+	}
+	output, err := r.readLog(ctx, world.Pod, announced)
+	if err != nil {
+		world.OutputProblem = err.Error()
+		return nil
+	}
+	err = r.Create(ctx, outputConfigMap(task, record, output))
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		world.OutputProblem = fmt.Sprintf("ConfigMap %s exists and holds something else", record.JobName)
+	case err != nil && refused(err):
+		world.OutputProblem = fmt.Sprintf("the API server refused its ConfigMap: %v", err)
+	case err != nil:
+		return err
+	default:
+		world.Output = ref
+	}
+	return nil
+}
+
+func outputConfigMap(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, output []byte) *corev1.ConfigMap {
+	return &corev1.ConfigMap{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            record.JobName,
+			Namespace:       task.Namespace,
+			Labels:          map[string]string{v1alpha1.LabelManaged: "true", v1alpha1.LabelStep: record.Name},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(task, v1alpha1.GroupVersion.WithKind("AgentTask"))},
+		},
+		Immutable: new(true),
+		Data:      map[string]string{outputKey: string(output)},
+	}
+}
+
+// readLog reads an announced output from the end of the pod's log and checks it.
+func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *stepexec.LogOutput) ([]byte, error) {
+	if announced.Bytes > stepexec.MaxOutput || announced.Lines > 3+stepexec.MaxOutput*2/stepexec.LogLine {
+		return nil, fmt.Errorf("it has %d bytes, and at most %d are kept", announced.Bytes, stepexec.MaxOutput)
+	}
+	stream, err := r.Logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
+		Container: stepexec.ContainerStep, TailLines: new(announced.Lines),
+	}).Stream(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the pod's log: %w", err)
+	}
+	defer func() { _ = stream.Close() }()
+	output, err := parseFrame(stream, announced)
+	if err != nil {
+		return nil, err
+	}
+	if sum := stepexec.SHA256Hex(output); sum != announced.SHA256 {
+		return nil, fmt.Errorf("the log holds an output with sha256 %s, not %s", sum, announced.SHA256)
+	}
+	return output, nil
+}
+
+// parseFrame takes an output out of the lines that frame it.
+func parseFrame(log io.Reader, announced *stepexec.LogOutput) ([]byte, error) {
+	var encoded strings.Builder
+	inside := false
+	lines := bufio.NewScanner(io.LimitReader(log, 4*stepexec.MaxOutput))
+	lines.Buffer(nil, 4*stepexec.LogLine)
+	for lines.Scan() {
+		switch line := lines.Text(); {
+		case line == stepexec.LogBegin+" "+announced.SHA256:
+			inside = true
+			encoded.Reset()
+		case line == stepexec.LogEnd+" "+announced.SHA256 && inside:
+			return base64.StdEncoding.DecodeString(encoded.String())
+		case inside:
+			encoded.WriteString(line)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading the pod's log: %w", err)
+	}
+	return nil, fmt.Errorf("the pod's log does not hold it whole (was the log rotated?)")
+}
+
+// loadOutputs reads the outputs of the named steps, on top of those that were read.
+func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, names []string, have map[string]engine.Loaded) (map[string]engine.Loaded, error) {
+	loaded := maps.Clone(have)
+	if loaded == nil {
+		loaded = map[string]engine.Loaded{}
+	}
+	for _, name := range names {
+		for i := range task.Status.Steps {
+			if record := &task.Status.Steps[i]; record.Name == name && record.OutputRef != nil {
+				loaded[name] = r.loadOutput(ctx, task, record.OutputRef)
+			}
+		}
+		if _, ok := loaded[name]; !ok {
+			return nil, errStale
+		}
+	}
+	return loaded, nil
+}
+
+// loadOutput reads one output and checks it.
+func (r *Reconciler) loadOutput(ctx context.Context, task *v1alpha1.AgentTask, ref *v1alpha1.OutputRef) engine.Loaded {
+	name, ok := strings.CutPrefix(ref.URI, configMapScheme)
+	if !ok {
+		return engine.Loaded{Problem: fmt.Sprintf("its uri %s is of no kind that is known", ref.URI)}
+	}
+	kept := &corev1.ConfigMap{}
+	if err := r.Live.Get(ctx, types.NamespacedName{Namespace: task.Namespace, Name: name}, kept); err != nil {
+		return engine.Loaded{Problem: fmt.Sprintf("it is kept in ConfigMap %s, which cannot be read: %v", name, err)}
+	}
+	output := kept.Data[outputKey]
+	if sum := stepexec.SHA256Hex([]byte(output)); sum != ref.SHA256 {
+		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s holds an output with sha256 %s, not %s", name, sum, ref.SHA256)}
+	}
+	return engine.Loaded{Output: []byte(output)}
+}

@@ -1,0 +1,288 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/json"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
+
+// Input is all that a decision depends on.
+type Input struct {
+	// Task as it was read. It is not changed.
+	Task *v1alpha1.AgentTask
+	// World is what was observed of the current attempt.
+	World World
+	// Outputs holds the outputs of steps whose record has an outputRef, as far as they
+	// were asked for in Decision.Load.
+	Outputs map[string]Loaded
+	// Now is the time, and Rand a number from 0 up to but not including 1.
+	Now  time.Time
+	Rand func() float64
+}
+
+// Loaded is an output that is kept outside the status, or why it cannot be read.
+type Loaded struct {
+	Output  json.RawMessage
+	Problem string
+}
+
+// World is what was observed of a task's Jobs and pods. An object that is missing is
+// nil, and was looked for at the API server itself, not only in a cache.
+type World struct {
+	// Job of the current attempt, owned by this task and made for this action.
+	Job *batchv1.Job
+	// Pod of the current attempt, controlled by that Job or by one of its name that
+	// was deleted.
+	Pod *corev1.Pod
+	// JobVanished and PodVanished say that the object was seen and then seen to be deleted.
+	JobVanished, PodVanished bool
+	// LastPod is the last that was seen of a pod that vanished.
+	LastPod *corev1.Pod
+	// Blocked says what must go away before the attempt's pod can be made.
+	Blocked *Problem
+	// Conflict says whose object has the name of the attempt's Job or pod.
+	Conflict *Problem
+	// Refusal says why the API server refused the attempt's Job or pod.
+	Refusal *Refusal
+	// Output is where the ended attempt's large output was stored, and OutputProblem
+	// why it could not be.
+	Output        *v1alpha1.OutputRef
+	OutputProblem string
+	// Ended are Jobs of ended attempts that still lack their final status.
+	Ended []*batchv1.Job
+}
+
+// Problem is a reason and a sentence about it.
+type Problem struct{ Reason, Message string }
+
+// Refusal is the API server's no to an attempt's Job or pod.
+type Refusal struct {
+	Message string
+	// Retry is how long to wait before it is tried again.
+	Retry time.Duration
+}
+
+// Decision is what to do next.
+type Decision struct {
+	// Load names steps whose outputs must be read before anything can be decided. All
+	// else is then empty.
+	Load []string
+	// Status is to be written where it differs from the task's, before any action.
+	Status v1alpha1.AgentTaskStatus
+	// Actions may follow once Status is written.
+	Actions []Action
+	// Events to record once Status is written.
+	Events []Event
+	// RequeueAfter is when to look again though nothing was heard. 0: no need.
+	RequeueAfter time.Duration
+}
+
+// ActionKind is what an Action does.
+type ActionKind string
+
+const (
+	// MakeJob makes the current attempt's Job, where it is missing, and its pod.
+	MakeJob ActionKind = "MakeJob"
+	// StopPod deletes the current attempt's pod, with grace.
+	StopPod ActionKind = "StopPod"
+	// FinishJob gives the Job of an ended attempt its final status, or deletes it
+	// where jobHistory does not keep it.
+	FinishJob ActionKind = "FinishJob"
+	// DeleteTask deletes the task, whose TTL has passed.
+	DeleteTask ActionKind = "DeleteTask"
+)
+
+// Action is one thing to do at the API server.
+type Action struct {
+	Kind ActionKind
+	// Step is the step, as it stands in the plan, of MakeJob.
+	Step *v1alpha1.Step
+	// Record is the step's record, of MakeJob.
+	Record *v1alpha1.StepStatus
+	// Input is the rendered input, of MakeJob.
+	Input []byte
+	// Fresh says that this decision started the attempt, so that its Job cannot exist
+	// unless another writer made it.
+	Fresh bool
+	// Job is whose status to finish, of FinishJob.
+	Job *batchv1.Job
+	// Pod is what to delete, of StopPod.
+	Pod *corev1.Pod
+	// Verdict is the attempt's end, of FinishJob.
+	Verdict Verdict
+	// Keep says that jobHistory keeps the Job, of FinishJob.
+	Keep bool
+}
+
+// Event is something a person wants to know.
+type Event struct {
+	Warning         bool
+	Reason, Message string
+}
+
+// decider is one call of Decide at work.
+type decider struct {
+	Input
+	Decision
+	// frozen is why no step may start, though the task has not ended.
+	frozen *Problem
+	// waiting is why the current step does not run, though it is meant to.
+	waiting *Problem
+	// ended is the verdict on the attempt that ended in this call.
+	ended *endedAttempt
+}
+
+type endedAttempt struct {
+	jobName string
+	verdict Verdict
+}
+
+// Decide is the whole of what the operator decides, as a ladder.
+func Decide(in Input) Decision {
+	d := &decider{Input: in, Decision: Decision{Status: *in.Task.Status.DeepCopy()}}
+	switch {
+	case !in.Task.DeletionTimestamp.IsZero():
+		return d.Decision
+	case d.Status.Phase.Finished():
+		d.finishJobs()
+		d.expire()
+		return d.Decision
+	}
+	d.begin()
+	d.checkPlan()
+	d.advance()
+	if len(d.Load) > 0 {
+		return Decision{Load: d.Load}
+	}
+	d.finishJobs()
+	d.summarize()
+	if d.Status.Phase.Finished() {
+		d.expire()
+	} else {
+		d.wakeForDeadline()
+	}
+	if !equality.Semantic.DeepEqual(d.Status, in.Task.Status) {
+		d.Status.CheckpointTime = new(metav1.NewTime(d.Now))
+	}
+	return d.Decision
+}
+
+// begin fills in what a task has from its first checkpoint on.
+func (d *decider) begin() {
+	if d.Status.RunID != "" {
+		return
+	}
+	d.Status.RunID = d.Task.Spec.RunID
+	if d.Status.RunID == "" {
+		d.Status.RunID = string(d.Task.UID)
+	}
+	d.Status.StartTime = new(metav1.NewTime(d.Now))
+}
+
+// advance settles the current step, if there is one, and starts the next if it may.
+func (d *decider) advance() {
+	record := d.current()
+	if record != nil && !record.Phase.Finished() {
+		d.settle(record)
+		if !record.Phase.Finished() {
+			return
+		}
+	}
+	if d.mayStartNext() {
+		d.startNext()
+	}
+}
+
+// mayStartNext says whether the task goes on to another step.
+func (d *decider) mayStartNext() bool {
+	record := d.current()
+	switch {
+	case record != nil && record.Phase != v1alpha1.StepSucceeded:
+		return false
+	case len(d.Status.Steps) >= len(d.Task.Spec.Steps):
+		return false
+	case d.Task.Spec.Cancel, d.pastDeadline(), d.Task.Spec.Suspend:
+		return false
+	}
+	return d.frozen == nil
+}
+
+// current is the record of the step that was started last.
+func (d *decider) current() *v1alpha1.StepStatus {
+	if len(d.Status.Steps) == 0 {
+		return nil
+	}
+	return &d.Status.Steps[len(d.Status.Steps)-1]
+}
+
+// stepOf finds a record's step in the plan, or an empty one where it was removed.
+func (d *decider) stepOf(record *v1alpha1.StepStatus) *v1alpha1.Step {
+	i := len(d.Status.Steps) - 1
+	if i < len(d.Task.Spec.Steps) && d.Task.Spec.Steps[i].Name == record.Name {
+		return &d.Task.Spec.Steps[i]
+	}
+	for i := range d.Task.Spec.Steps {
+		if d.Task.Spec.Steps[i].Name == record.Name {
+			return &d.Task.Spec.Steps[i]
+		}
+	}
+	return &v1alpha1.Step{Name: record.Name}
+}
+
+// deadline is when the task must have ended, or nil.
+func (d *decider) deadline() *time.Time {
+	if d.Task.Spec.ActiveDeadlineSeconds == nil || d.Status.StartTime == nil {
+		return nil
+	}
+	return new(d.Status.StartTime.Add(time.Duration(*d.Task.Spec.ActiveDeadlineSeconds) * time.Second))
+}
+
+func (d *decider) pastDeadline() bool {
+	deadline := d.deadline()
+	return deadline != nil && !d.Now.Before(*deadline)
+}
+
+func (d *decider) wakeForDeadline() {
+	if deadline := d.deadline(); deadline != nil && !d.pastDeadline() {
+		d.wakeAt(*deadline)
+	}
+}
+
+// expire deletes a finished task when its TTL has passed.
+func (d *decider) expire() {
+	ttl := d.Task.Spec.TTLSecondsAfterFinished
+	if ttl == nil || d.Status.CompletionTime == nil {
+		return
+	}
+	end := d.Status.CompletionTime.Add(time.Duration(*ttl) * time.Second)
+	if d.Now.Before(end) {
+		d.wakeAt(end)
+		return
+	}
+	d.Actions = append(d.Actions, Action{Kind: DeleteTask})
+}
+
+// wakeAt asks for another look at a time, or a little after it.
+func (d *decider) wakeAt(t time.Time) {
+	d.wakeAfter(t.Sub(d.Now))
+}
+
+func (d *decider) wakeAfter(wait time.Duration) {
+	wait = max(wait, time.Millisecond)
+	if d.RequeueAfter == 0 || wait < d.RequeueAfter {
+		d.RequeueAfter = wait
+	}
+}
+
+func (d *decider) event(warning bool, reason, message string) {
+	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: message})
+}

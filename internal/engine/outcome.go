@@ -1,0 +1,301 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// Class is what an attempt's end means for its step.
+type Class int
+
+const (
+	// Success: the step is done.
+	Success Class = iota
+	// Final: the program's last word; another attempt would not help.
+	Final
+	// Again: the program asks for another attempt.
+	Again
+	// TimedOut: the program ran into its timeout.
+	TimedOut
+	// Lost: the infrastructure ended the attempt, or its outcome is not known.
+	Lost
+)
+
+// Verdict is how an attempt ended.
+type Verdict struct {
+	Class           Class
+	Reason, Message string
+	// Output is the program's output on success, where it is small.
+	Output json.RawMessage
+	// RetryAfter is the least wait before the next attempt.
+	RetryAfter time.Duration
+}
+
+func lost(reason, format string, args ...any) *Verdict {
+	return &Verdict{Class: Lost, Reason: reason, Message: fmt.Sprintf(format, args...)}
+}
+
+// verdict says how the current attempt ended, or nil while it has not provably ended.
+func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
+	pod := d.World.Pod
+	if pod == nil {
+		pod = d.World.LastPod
+	}
+	if pod != nil {
+		if v := VerdictOf(pod); v != nil {
+			return d.withOutput(v)
+		}
+	}
+	switch {
+	case d.World.Pod != nil:
+		return nil
+	case record.Phase == v1alpha1.StepStopping:
+		return lost(record.Reason, "%s", record.Message)
+	case d.World.JobVanished:
+		return lost(v1alpha1.ReasonJobDeleted, "its Job was deleted before the outcome was recorded")
+	case d.World.PodVanished:
+		return vanished(d.World.LastPod)
+	}
+	return nil
+}
+
+// withOutput turns a success whose large output cannot be kept into a loss.
+func (d *decider) withOutput(v *Verdict) *Verdict {
+	switch {
+	case v.Class != Success:
+	case d.World.OutputProblem != "":
+		return lost(v1alpha1.ReasonOutputLost, "its output could not be read back: %s", d.World.OutputProblem)
+	case v.Output == nil && d.World.Output == nil:
+		return lost(v1alpha1.ReasonOutputLost, "its pod was deleted before its output was read from the log")
+	}
+	return v
+}
+
+// VerdictOf reads an attempt's end from its pod: nil while the program may still run.
+// That a pod's phase is Failed proves nothing by itself, since the pod garbage
+// collector writes it without asking the node.
+func VerdictOf(pod *corev1.Pod) *Verdict {
+	if end := stepEnd(pod); end != nil {
+		return verdictOfEnd(pod, end)
+	}
+	if pod.Status.Phase != corev1.PodFailed && pod.Status.Phase != corev1.PodSucceeded {
+		return nil
+	}
+	if started(pod) || disruption(pod) == "DeletionByPodGC" {
+		return nil
+	}
+	return neverRan(pod)
+}
+
+// ResultOf reads the result that the runner left, or nil.
+func ResultOf(pod *corev1.Pod) *stepexec.Result {
+	end := stepEnd(pod)
+	if end == nil {
+		return nil
+	}
+	result := &stepexec.Result{}
+	if json.Unmarshal([]byte(end.Message), result) != nil || result.Version != stepexec.ResultVersion {
+		return nil
+	}
+	return result
+}
+
+func stepEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
+	for i := range pod.Status.ContainerStatuses {
+		if s := &pod.Status.ContainerStatuses[i]; s.Name == stepexec.ContainerStep {
+			return s.State.Terminated
+		}
+	}
+	return nil
+}
+
+// started says whether the program may have run.
+func started(pod *corev1.Pod) bool {
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.State.Running != nil || s.State.Terminated != nil || s.LastTerminationState.Terminated != nil {
+			return true
+		}
+	}
+	return false
+}
+
+func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
+	result := ResultOf(pod)
+	if result == nil {
+		return withoutResult(pod, end)
+	}
+	v := &Verdict{Reason: result.Reason, Message: result.Message}
+	switch result.Outcome {
+	case stepexec.OutcomeSucceeded:
+		v.Output = result.Output
+		if v.Output == nil && result.LogOutput == nil {
+			v.Output = json.RawMessage("null")
+		}
+	case stepexec.OutcomeRetry:
+		v.Class, v.RetryAfter = Again, time.Duration(max(result.RetryAfterSeconds, 0))*time.Second
+	case stepexec.OutcomeTimeout:
+		v.Class = TimedOut
+	case stepexec.OutcomeFailed:
+		v.Class = Final
+		if end.Reason == "OOMKilled" {
+			return outOfMemory()
+		}
+	default:
+		return interrupted(pod, end, result)
+	}
+	return v
+}
+
+// interrupted says who ended a program that did not end by itself.
+func interrupted(pod *corev1.Pod, end *corev1.ContainerStateTerminated, result *stepexec.Result) *Verdict {
+	if end.Reason == "OOMKilled" || result.Reason == v1alpha1.ReasonOutOfMemory {
+		return outOfMemory()
+	}
+	if v := disrupted(pod); v != nil {
+		return v
+	}
+	return lost(v1alpha1.ReasonKilled, "%s", firstOf(result.Message, "the program was killed from outside"))
+}
+
+// withoutResult reads an end about which the runner could say nothing.
+func withoutResult(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
+	if end.Reason == "OOMKilled" {
+		return outOfMemory()
+	}
+	if v := disrupted(pod); v != nil {
+		return v
+	}
+	switch {
+	case pod.Status.Reason == "DeadlineExceeded":
+		return &Verdict{Class: TimedOut, Reason: v1alpha1.ReasonTimeout, Message: "stopped by the pod's activeDeadlineSeconds, which stands above the step's timeout"}
+	case end.Reason == "StartError" || end.Reason == "ContainerCannotRun":
+		return lost(v1alpha1.ReasonContainerConfig, "the container could not be started: %s", end.Message)
+	case end.ExitCode == 137 || end.ExitCode == 143:
+		return lost(v1alpha1.ReasonKilled, "the container was killed from outside (exit code %d)", end.ExitCode)
+	}
+	return lost(v1alpha1.ReasonResultInvalid, "the container ended with exit code %d and left no result the operator can read", end.ExitCode)
+}
+
+func outOfMemory() *Verdict {
+	return lost(v1alpha1.ReasonOutOfMemory, "the kernel killed the program for its memory limit; raise run.resources.limits.memory")
+}
+
+// disrupted says what Kubernetes did to a pod that it ended, or nil.
+func disrupted(pod *corev1.Pod) *Verdict {
+	switch reason := disruption(pod); reason {
+	case "":
+	case "DeletionByTaintManager", "DeletionByPodGC":
+		return lost(v1alpha1.ReasonNodeLost, "its node went away or may not run it any more (%s)", reason)
+	default:
+		return lost(v1alpha1.ReasonEvicted, "its pod was evicted (%s)", reason)
+	}
+	switch {
+	case pod.Status.Reason == "Evicted":
+		return lost(v1alpha1.ReasonEvicted, "its pod was evicted: %s", pod.Status.Message)
+	case pod.Status.Reason == "NodeLost", pod.Status.Reason == "NodeShutdown", pod.Status.Reason == "Terminated":
+		return lost(v1alpha1.ReasonNodeLost, "its node went away: %s", pod.Status.Message)
+	case !pod.DeletionTimestamp.IsZero():
+		return lost(v1alpha1.ReasonPodLost, "its pod was deleted while it ran")
+	}
+	return nil
+}
+
+func disruption(pod *corev1.Pod) string {
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.DisruptionTarget && c.Status == corev1.ConditionTrue {
+			return c.Reason
+		}
+	}
+	return ""
+}
+
+// neverRan says why a pod failed before its program ran.
+func neverRan(pod *corev1.Pod) *Verdict {
+	for _, s := range pod.Status.InitContainerStatuses {
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			return lost(v1alpha1.ReasonInitFailed, "init container %s ended with exit code %d: %s", s.Name, t.ExitCode, firstOf(t.Message, t.Reason))
+		}
+	}
+	if pod.Status.Reason == "DeadlineExceeded" {
+		return lost(v1alpha1.ReasonStartTimeout, "the pod did not start its program in time")
+	}
+	if v := disrupted(pod); v != nil {
+		return v
+	}
+	return lost(v1alpha1.ReasonPodRejected, "the node refused the pod: %s", strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
+}
+
+// vanished says why a pod is gone whose end was not seen.
+func vanished(last *corev1.Pod) *Verdict {
+	if last != nil {
+		if v := disrupted(last); v != nil {
+			return v
+		}
+	}
+	return lost(v1alpha1.ReasonPodLost, "its pod was deleted before its outcome was recorded")
+}
+
+// holdup says why a pod has not started, or nil where it merely takes its time.
+func holdup(pod *corev1.Pod) *Problem {
+	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
+		for _, s := range list {
+			if s.State.Waiting == nil {
+				continue
+			}
+			switch s.State.Waiting.Reason {
+			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
+				return &Problem{v1alpha1.ReasonImageUnavailable, fmt.Sprintf("image %s cannot be pulled: %s", s.Image, s.State.Waiting.Message)}
+			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+				return &Problem{v1alpha1.ReasonContainerConfig, fmt.Sprintf("container %s cannot be made: %s", s.Name, s.State.Waiting.Message)}
+			}
+		}
+	}
+	for _, c := range pod.Status.Conditions {
+		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
+			return &Problem{v1alpha1.ReasonUnschedulable, "no node takes its pod: " + firstOf(c.Message, c.Reason)}
+		}
+	}
+	return nil
+}
+
+func jobSuspended(job *batchv1.Job) bool {
+	return job != nil && job.Spec.Suspend != nil && *job.Spec.Suspend
+}
+
+// verdictOf makes a verdict from a record, for a Job whose status is written later.
+func verdictOf(record *v1alpha1.StepStatus) Verdict {
+	if record.Phase == v1alpha1.StepSucceeded {
+		return Verdict{Class: Success}
+	}
+	return Verdict{Class: Final, Reason: record.Reason, Message: record.Message}
+}
+
+func firstOf(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// shorten cuts a message to what a record may hold, on a rune boundary.
+func shorten(message string) string {
+	message = strings.ToValidUTF8(message, "�")
+	runes := []rune(message)
+	if len(runes) <= v1alpha1.MaxMessage {
+		return message
+	}
+	return string(runes[:v1alpha1.MaxMessage-1]) + "…"
+}

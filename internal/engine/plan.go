@@ -1,0 +1,159 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/expr"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// checkPlan looks at the plan when it is new or was changed, and freezes the task
+// where it cannot go on with it.
+func (d *decider) checkPlan() {
+	if d.Status.PlanHash != "" && d.Status.ObservedGeneration == d.Task.Generation && !d.stalledByPlan() {
+		return
+	}
+	d.Status.PlanHash = stepexec.PlanHash(d.Task.Spec.Steps)
+	d.frozen = d.planChanged()
+	if d.frozen == nil {
+		d.frozen = ValidatePlan(d.Task.Spec.Steps)
+	}
+}
+
+// stalledByPlan says whether the last look found the plan wrong: then it is looked at
+// again each time, since observedGeneration says only that it was looked at.
+func (d *decider) stalledByPlan() bool {
+	for _, c := range d.Status.Conditions {
+		if c.Type == v1alpha1.ConditionStalled {
+			return c.Reason == v1alpha1.ReasonPlanChanged || c.Reason == v1alpha1.ReasonInvalidPlan
+		}
+	}
+	return false
+}
+
+// planChanged compares the steps that have started with the plan.
+func (d *decider) planChanged() *Problem {
+	for i := range d.Status.Steps {
+		record := &d.Status.Steps[i]
+		var what string
+		switch {
+		case i >= len(d.Task.Spec.Steps):
+			what = "was removed from the plan"
+		case d.Task.Spec.Steps[i].Name != record.Name:
+			what = fmt.Sprintf("is no longer number %d of the plan, where %s stands now", i+1, d.Task.Spec.Steps[i].Name)
+		case stepexec.SpecHash(&d.Task.Spec.Steps[i]) != record.SpecHash:
+			what = "was changed"
+		default:
+			continue
+		}
+		return &Problem{v1alpha1.ReasonPlanChanged, fmt.Sprintf(
+			"step %s has started and %s; take the change back to go on (steps that have not started may be changed)", record.Name, what)}
+	}
+	return nil
+}
+
+// ValidatePlan checks what the API server cannot: that each expression can be
+// compiled and refers only to steps before it.
+func ValidatePlan(steps []v1alpha1.Step) *Problem {
+	var earlier []string
+	for i := range steps {
+		if err := checkInput(&steps[i], earlier); err != nil {
+			return &Problem{v1alpha1.ReasonInvalidPlan, fmt.Sprintf("spec.steps[%d] (%s): %v", i, steps[i].Name, err)}
+		}
+		earlier = append(earlier, steps[i].Name)
+	}
+	return nil
+}
+
+func checkInput(step *v1alpha1.Step, earlier []string) error {
+	if step.Input == nil {
+		return nil
+	}
+	template, err := expr.Compile("input", step.Input.Raw)
+	if err != nil {
+		return err
+	}
+	return template.Check(earlier)
+}
+
+// render evaluates a step's input, or asks for the outputs that it needs.
+func (d *decider) render(step *v1alpha1.Step) ([]byte, *Problem) {
+	if step.Input == nil {
+		return []byte("{}"), nil
+	}
+	template, err := expr.Compile("input", step.Input.Raw)
+	if err != nil {
+		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
+	}
+	vars, err := d.vars(template)
+	if err != nil {
+		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
+	}
+	if len(d.Load) > 0 {
+		return nil, nil
+	}
+	input, err := template.Render(vars)
+	if err != nil {
+		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
+	}
+	if len(input) > v1alpha1.MaxInput {
+		return nil, &Problem{v1alpha1.ReasonInputTooLarge, fmt.Sprintf(
+			"the rendered input has %d bytes, and at most %d may be given to a program; pass a reference to it instead", len(input), v1alpha1.MaxInput)}
+	}
+	return input, nil
+}
+
+// vars gathers what a template refers to.
+func (d *decider) vars(template *expr.Template) (expr.Vars, error) {
+	vars := expr.Vars{
+		Params: raw(d.Task.Spec.Params),
+		Task:   expr.Task{Name: d.Task.Name, Namespace: d.Task.Namespace, UID: string(d.Task.UID), RunID: d.Status.RunID},
+		Steps:  map[string]expr.StepVars{},
+	}
+	wanted := map[string]bool{}
+	for _, name := range template.Steps() {
+		wanted[name] = true
+	}
+	for i := range d.Status.Steps {
+		record := &d.Status.Steps[i]
+		if record.Phase != v1alpha1.StepSucceeded || !(wanted[record.Name] || template.Dynamic()) {
+			continue
+		}
+		output, err := d.output(record)
+		if err != nil {
+			return vars, fmt.Errorf("output of step %s: %w", record.Name, err)
+		}
+		vars.Steps[record.Name] = expr.StepVars{Output: output, Phase: string(record.Phase), Attempt: int64(record.Attempt)}
+	}
+	return vars, nil
+}
+
+// output is a record's output, or asks for it where it is kept elsewhere.
+func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, error) {
+	if record.OutputRef == nil {
+		return raw(record.Output), nil
+	}
+	loaded, ok := d.Outputs[record.Name]
+	switch {
+	case !ok:
+		d.Load = append(d.Load, record.Name)
+		return nil, nil
+	case loaded.Problem != "":
+		return nil, errors.New(loaded.Problem)
+	}
+	return loaded.Output, nil
+}
+
+func raw(doc *apiextensionsv1.JSON) []byte {
+	if doc == nil {
+		return nil
+	}
+	return doc.Raw
+}

@@ -1,0 +1,248 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package stepexec
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
+
+// Defaults of a step's pod.
+const (
+	// DefaultUser is who a step's program runs as where nothing else is set.
+	DefaultUser = 65532
+	// DefaultGrace is a pod's terminationGracePeriodSeconds where nothing else is set.
+	DefaultGrace = 30
+
+	volumeWork  = "agenttask"
+	volumeInput = "agenttask-input"
+	inputFile   = "input.json"
+
+	// backstop is how far the pod's own deadline stands above the runner's.
+	backstop = time.Minute
+)
+
+// Render makes the Job of a step's current attempt. It is pure: the same arguments
+// give the same Job.
+func Render(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, runnerImage string) *batchv1.Job {
+	template := podTemplate(task, step, record, input, runnerImage)
+	labels := managedLabels(task, step.Name, record.Attempt)
+	return &batchv1.Job{
+		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            record.JobName,
+			Namespace:       task.Namespace,
+			Labels:          withQueueLabels(labels, template.Labels),
+			Annotations:     map[string]string{v1alpha1.AnnotationActionHash: record.ActionHash},
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(task, v1alpha1.GroupVersion.WithKind("AgentTask"))},
+		},
+		Spec: batchv1.JobSpec{
+			Parallelism:  new(int32(1)),
+			Completions:  new(int32(1)),
+			BackoffLimit: new(int32(0)),
+			ManagedBy:    new(v1alpha1.ManagedBy),
+			Template:     template,
+		},
+	}
+}
+
+// PodOf makes the one pod of a Job from the Job's template as it stands, whoever
+// changed it since (a queue adds node selectors, for example).
+func PodOf(job *batchv1.Job) *corev1.Pod {
+	template := job.Spec.Template.DeepCopy()
+	return &corev1.Pod{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{
+			Name:            job.Name,
+			Namespace:       job.Namespace,
+			Labels:          template.Labels,
+			Annotations:     template.Annotations,
+			Finalizers:      template.Finalizers,
+			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))},
+		},
+		Spec: template.Spec,
+	}
+}
+
+func managedLabels(task *v1alpha1.AgentTask, step string, attempt int32) map[string]string {
+	return map[string]string{
+		v1alpha1.LabelManaged: "true",
+		v1alpha1.LabelTask:    label(task.Name, 63),
+		v1alpha1.LabelStep:    step,
+		v1alpha1.LabelAttempt: strconv.Itoa(int(attempt)),
+	}
+}
+
+// withQueueLabels carries Kueue's labels from the pod template to the Job, where
+// Kueue reads them.
+func withQueueLabels(labels, template map[string]string) map[string]string {
+	for key, value := range template {
+		if strings.HasPrefix(key, "kueue.x-k8s.io/") {
+			labels[key] = value
+		}
+	}
+	return labels
+}
+
+func podTemplate(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, runnerImage string) corev1.PodTemplateSpec {
+	template := corev1.PodTemplateSpec{}
+	if task.Spec.PodTemplate != nil {
+		template = *task.Spec.PodTemplate.DeepCopy()
+	}
+	template.Labels = merged(template.Labels, managedLabels(task, step.Name, record.Attempt))
+	template.Annotations = merged(template.Annotations, map[string]string{v1alpha1.AnnotationInput: string(input)})
+
+	spec := &template.Spec
+	defaultPodSpec(spec)
+	main := stepContainer(spec.Containers, task, step, record, *spec.TerminationGracePeriodSeconds)
+	spec.Containers = []corev1.Container{main}
+	spec.InitContainers = slices.Concat([]corev1.Container{installContainer(runnerImage, main.Resources)}, spec.InitContainers)
+	spec.Volumes = append(spec.Volumes, workVolumes()...)
+	spec.RestartPolicy = corev1.RestartPolicyNever
+	limit := step.StartDeadline() + step.RunTimeout() + time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second + backstop
+	spec.ActiveDeadlineSeconds = new(int64(math.Ceil(limit.Seconds())))
+	return template
+}
+
+// defaultPodSpec fills in what makes a step's pod restricted, where the template
+// does not say otherwise.
+func defaultPodSpec(spec *corev1.PodSpec) {
+	if spec.AutomountServiceAccountToken == nil {
+		spec.AutomountServiceAccountToken = new(false)
+	}
+	if spec.EnableServiceLinks == nil {
+		spec.EnableServiceLinks = new(false)
+	}
+	if spec.TerminationGracePeriodSeconds == nil {
+		spec.TerminationGracePeriodSeconds = new(int64(DefaultGrace))
+	}
+	if spec.SecurityContext == nil {
+		spec.SecurityContext = &corev1.PodSecurityContext{}
+	}
+	security := spec.SecurityContext
+	if security.SeccompProfile == nil {
+		security.SeccompProfile = &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}
+	}
+	root := security.RunAsUser != nil && *security.RunAsUser == 0
+	if security.RunAsNonRoot == nil && !root {
+		security.RunAsNonRoot = new(true)
+	}
+	if security.RunAsUser == nil && *security.RunAsNonRoot {
+		security.RunAsUser = new(int64(DefaultUser))
+	}
+}
+
+// restrictContainer fills in what Pod Security "restricted" asks of a container.
+func restrictContainer(c *corev1.Container) {
+	if c.SecurityContext == nil {
+		c.SecurityContext = &corev1.SecurityContext{}
+	}
+	if c.SecurityContext.AllowPrivilegeEscalation == nil && (c.SecurityContext.Privileged == nil || !*c.SecurityContext.Privileged) {
+		c.SecurityContext.AllowPrivilegeEscalation = new(false)
+	}
+	if c.SecurityContext.Capabilities == nil {
+		c.SecurityContext.Capabilities = &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}}
+	}
+}
+
+// stepContainer builds the step's container on the base that the pod template gives.
+func stepContainer(base []corev1.Container, task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, grace int64) corev1.Container {
+	c := corev1.Container{}
+	if len(base) > 0 {
+		c = base[0]
+	}
+	run := step.Run
+	c.Name = ContainerStep
+	c.Image = run.Image
+	if run.ImagePullPolicy != "" {
+		c.ImagePullPolicy = run.ImagePullPolicy
+	}
+	if run.WorkingDir != "" {
+		c.WorkingDir = run.WorkingDir
+	}
+	if run.Resources != nil {
+		c.Resources = *run.Resources.DeepCopy()
+	}
+	c.Command = []string{RunnerPath, "exec", "--timeout=" + step.RunTimeout().String(), "--grace=" + strconv.FormatInt(grace, 10) + "s"}
+	if run.Output != "" {
+		c.Command = append(c.Command, "--output="+string(run.Output))
+	}
+	c.Command = append(append(c.Command, "--"), run.Command...)
+	c.Args = run.Args
+	c.Env = slices.Concat(contractEnv(task, record), withoutContract(c.Env), withoutContract(run.Env))
+	c.EnvFrom = slices.Concat(c.EnvFrom, run.EnvFrom)
+	c.VolumeMounts = slices.Concat(c.VolumeMounts, run.VolumeMounts,
+		[]corev1.VolumeMount{{Name: volumeWork, MountPath: MountPath}})
+	c.TerminationMessagePath = TerminationPath
+	c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
+	restrictContainer(&c)
+	return c
+}
+
+// contractEnv comes first, so that a step's own variables may use it as $(NAME).
+func contractEnv(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) []corev1.EnvVar {
+	return []corev1.EnvVar{
+		{Name: EnvKey, Value: record.IdempotencyKey},
+		{Name: EnvTask, Value: task.Name},
+		{Name: EnvNamespace, Value: task.Namespace},
+		{Name: EnvRunID, Value: task.Status.RunID},
+		{Name: EnvStep, Value: record.Name},
+		{Name: EnvAttempt, Value: strconv.Itoa(int(record.Attempt))},
+		{Name: EnvSeed, Value: Seed(record.IdempotencyKey)},
+	}
+}
+
+func withoutContract(env []corev1.EnvVar) []corev1.EnvVar {
+	return slices.DeleteFunc(slices.Clone(env), func(e corev1.EnvVar) bool { return strings.HasPrefix(e.Name, "AGENTTASK_") })
+}
+
+// installContainer puts the runner and the input where the step's container finds
+// them. It asks for what the step asks for, which costs nothing (they run one after
+// the other) and satisfies quotas and limit ranges whenever the step does.
+func installContainer(image string, resources corev1.ResourceRequirements) corev1.Container {
+	c := corev1.Container{
+		Name:            ContainerInstall,
+		Image:           image,
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Command:         []string{"/runner", "install"},
+		Resources:       *resources.DeepCopy(),
+		VolumeMounts: []corev1.VolumeMount{
+			{Name: volumeWork, MountPath: MountPath},
+			{Name: volumeInput, MountPath: InputSourceDir, ReadOnly: true},
+		},
+	}
+	c.SecurityContext = &corev1.SecurityContext{ReadOnlyRootFilesystem: new(true)}
+	restrictContainer(&c)
+	return c
+}
+
+func workVolumes() []corev1.Volume {
+	return []corev1.Volume{
+		{Name: volumeWork, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
+		{Name: volumeInput, VolumeSource: corev1.VolumeSource{DownwardAPI: &corev1.DownwardAPIVolumeSource{
+			Items: []corev1.DownwardAPIVolumeFile{{
+				Path:     inputFile,
+				FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.annotations['" + v1alpha1.AnnotationInput + "']"},
+			}},
+		}}},
+	}
+}
+
+// merged is base with over on top; neither is changed.
+func merged(base, over map[string]string) map[string]string {
+	out := make(map[string]string, len(base)+len(over))
+	maps.Copy(out, base)
+	maps.Copy(out, over)
+	return out
+}
