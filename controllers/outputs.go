@@ -85,7 +85,7 @@ func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *st
 		return nil, fmt.Errorf("it has %d bytes, and at most %d are kept", announced.Bytes, stepexec.MaxOutput)
 	}
 	stream, err := r.Logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
-		Container: stepexec.ContainerStep, TailLines: new(announced.Lines),
+		Container: stepexec.ContainerStep, TailLines: new(announced.Lines + strayLines),
 	}).Stream(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("reading the pod's log: %w", err)
@@ -101,6 +101,10 @@ func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *st
 	return output, nil
 }
 
+// strayLines is how many lines of standard error may stand after or between the lines
+// of an output in the log.
+const strayLines = 1000
+
 // parseFrame takes an output out of the lines that frame it.
 func parseFrame(log io.Reader, announced *stepexec.LogOutput) ([]byte, error) {
 	var encoded strings.Builder
@@ -115,7 +119,9 @@ func parseFrame(log io.Reader, announced *stepexec.LogOutput) ([]byte, error) {
 		case line == stepexec.LogEnd+" "+announced.SHA256 && inside:
 			return base64.StdEncoding.DecodeString(encoded.String())
 		case inside:
-			encoded.WriteString(line)
+			if data, ok := strings.CutPrefix(line, stepexec.LogData+" "); ok {
+				encoded.WriteString(data)
+			}
 		}
 	}
 	if err := lines.Err(); err != nil {

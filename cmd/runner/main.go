@@ -13,17 +13,14 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/runner"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
+	"github.com/agenttask-dev/agenttask/internal/version"
 )
-
-// version is set by the linker: -X main.version=v1.2.3.
-var version = ""
 
 const usage = `The runner of AgentTask runs one attempt of a step inside the step's pod.
 
@@ -86,7 +83,7 @@ func run(args []string, r *runner.Runner) int {
 		}
 		return r.Exec(o)
 	case "version", "--version", "-version":
-		fmt.Fprintln(r.Stdout, versionText())
+		fmt.Fprintln(r.Stdout, version.Version)
 		return 0
 	case "help", "--help", "-help", "-h":
 		fmt.Fprint(r.Stdout, usage)
@@ -125,20 +122,4 @@ func parseExec(args []string) (runner.Options, error) {
 		return o, errors.New("--timeout and --grace must not be negative")
 	}
 	return o, nil
-}
-
-// versionText is the version, or where the binary was built from without one.
-func versionText() string {
-	if version != "" {
-		return version
-	}
-	text := "devel"
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" || (s.Key == "vcs.modified" && s.Value == "true") {
-				text += " " + strings.Replace(s.Value, "true", "(modified)", 1)
-			}
-		}
-	}
-	return text
 }

@@ -78,7 +78,7 @@ func TestRun(t *testing.T) {
 		"too much":           {[]string{"install", "x"}, 2, "", "takes no arguments", "the runner was called wrongly: install takes no arguments"},
 		"help":               {[]string{"--help"}, 0, "runner exec [flags] -- command", "", ""},
 		"help of exec":       {[]string{"exec", "--help"}, 0, "--grace=DURATION", "", ""},
-		"version":            {[]string{"version"}, 0, "devel", "", ""},
+		"version":            {[]string{"version"}, 0, "dev", "", ""},
 		"a failing install":  {[]string{"install"}, 1, "", "input could not be installed", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -53,7 +53,7 @@ archive() {
 program_image() {
   local image="$1" command="$2" flags=()
   [[ -d "$SOURCE_ROOT/cmd/$command" ]] || die "there is no cmd/$command to build the image $image from"
-  GOOS=linux go_build "$SOURCE_ROOT" "./cmd/$command" "$OUT/bin/$command" "-X main.version=$VERSION"
+  GOOS=linux go_build "$SOURCE_ROOT" "./cmd/$command" "$OUT/bin/$command" "-X github.com/agenttask-dev/agenttask/internal/version.Version=$VERSION"
   if [[ -r /etc/ssl/certs/ca-certificates.crt ]]; then flags=(-ca /etc/ssl/certs/ca-certificates.crt); fi
   archive "$image" "$OUT/bin/$command" -tag "$REGISTRY/$image:$VERSION" \
     -program "$OUT/bin/$command" -name "$command" -arch "$(go env GOARCH)" ${flags[@]+"${flags[@]}"}

@@ -31,7 +31,7 @@
 // Into JSON go: null, bool, string, list and map as themselves; a map's int, uint or
 // bool keys as their spelling; bytes as base64 (standard alphabet, padded); a timestamp
 // in RFC 3339 with UTC; a duration as Go spells it (1h30m0s); an optional that is set as
-// its value. An optional that is not set, a type and a function's error are errors.
+// its value. An optional that is not set and a type are errors.
 //
 // # Numbers
 //
@@ -52,7 +52,7 @@
 //	steps['find-order']      output (absent before there is one), phase, attempt
 //
 // A name with a '-' cannot follow a dot: steps.a-b is a subtraction. Other fields of
-// task and of a step are errors at compile time. A comprehension may not name its
+// task and of a step are errors when the document is compiled. A comprehension may not name its
 // variable params, task or steps.
 //
 // # Functions
@@ -68,12 +68,13 @@
 //
 // # Limits
 //
-// A document has at most 1 MiB and 1,000 expressions of at most 8,192 bytes. One render
-// may cost 1,000,000 units (about one for each operation, list element and ten
-// characters) and give 1 MiB. No value in between may be larger than about 1 MiB
-// (100,000 elements, ten characters counting as one), a list made by lists.range has
-// at most 10,000 elements, a regular expression at most 1,024 bytes, and a function
-// whose work grows with the product of its arguments refuses early.
+// A document has at most 1 MiB, 200 levels and 1,000 expressions of at most 8,192 bytes.
+// One render may cost 1,000,000 (1 for each operation, and 1 for each ten elements or
+// characters that a function reads or gives) and give 1 MiB. No value in between may
+// have more than 1,048,576 elements and characters; a list made by lists.range has at
+// most 10,000 elements; a regular expression at most 1,024 bytes and 2,000 states. A
+// function whose work grows with the product of its arguments refuses early. What hits
+// a limit is an error, the same on every try.
 //
 // # Errors
 //

@@ -57,6 +57,7 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 		cel.ParserRecursionLimit(100),
 		cel.ExpressionNodeLimit(20_000),
 		cel.RegexProgramSizeLimit(maxRegexProgram),
+		cel.ASTValidators(cel.ValidateRegexLiterals(), cel.ValidateDurationLiterals(), cel.ValidateTimestampLiterals()),
 		ext.Strings(ext.StringsVersion(4), ext.StringsMaxPrecision(100)),
 		ext.Math(ext.MathVersion(2)),
 		ext.Lists(ext.ListsVersion(2), ext.ListsMaxRangeSize(maxRange)),

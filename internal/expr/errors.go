@@ -25,7 +25,8 @@ type Error struct {
 	// Expr is the expression between the braces, without space around it; empty when the
 	// error is not about one.
 	Expr string
-	// Line and Column are where in Expr, from 1, in characters; 0 when not known.
+	// Line and Column are where in Expr, or in the whole string if Expr is empty, from 1,
+	// in characters; 0 when not known.
 	Line, Column int
 	// Cause is what is wrong, in one line.
 	Cause string

@@ -4,6 +4,7 @@
 package expr
 
 import (
+	"errors"
 	"fmt"
 	"regexp/syntax"
 	"strings"
@@ -114,7 +115,7 @@ func guardedOverload(o *decls.OverloadDecl, b *functions.Overload, g guard) cel.
 func guardProduct(args []ref.Val) error {
 	a, b := args[0], args[1]
 	if length(a)*weight(b) > maxWork || length(b)*weight(a) > maxWork {
-		return fmt.Errorf("the arguments are too large to compare each with each")
+		return errors.New("the arguments are too large to compare each with each")
 	}
 	return nil
 }
@@ -127,7 +128,7 @@ func guardReplace(args []ref.Val) error {
 	if !ok1 || !ok2 || !ok3 {
 		return nil
 	}
-	if n := strings.Count(string(target), string(old)); len(target)+n*len(with) > maxValue+len(target) {
+	if n := strings.Count(string(target), string(old)); n*len(with) > maxValue {
 		return fmt.Errorf("replace: the result would be larger than %d bytes", maxValue)
 	}
 	return nil
@@ -164,7 +165,7 @@ func guardRegex(args []ref.Val) error {
 		return nil
 	}
 	if n := len(program.Inst); n > maxRegexProgram || n*len(text) > maxRegexWork {
-		return fmt.Errorf("the regular expression is too complex for a text of this length")
+		return errors.New("the regular expression is too complex for a text of this length")
 	}
 	return nil
 }

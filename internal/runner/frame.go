@@ -48,7 +48,7 @@ func frame(doc []byte) ([]byte, *stepexec.LogOutput) {
 	line(stepexec.LogBegin, " ", sum)
 	for len(coded) > 0 {
 		n := min(len(coded), stepexec.LogLine)
-		line(string(coded[:n]))
+		line(stepexec.LogData, " ", string(coded[:n]))
 		coded = coded[n:]
 		lines++
 	}

@@ -281,5 +281,12 @@ func nonblocking(args []string) int {
 func framed(log string, lines int64) (doc []byte, begin, end string) {
 	all := bytes.Split(bytes.TrimSuffix([]byte(log), []byte("\n")), []byte("\n"))
 	all = all[int64(len(all))-lines:]
-	return bytes.Join(all[1:lines-1], nil), string(all[0]), string(all[lines-1])
+	for _, line := range all[1 : lines-1] {
+		data, ok := bytes.CutPrefix(line, []byte("agenttask-output-data "))
+		if !ok {
+			return nil, "a line of data that does not say so", string(line)
+		}
+		doc = append(doc, data...)
+	}
+	return doc, string(all[0]), string(all[lines-1])
 }

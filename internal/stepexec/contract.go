@@ -97,8 +97,9 @@ type Result struct {
 	LogOutput *LogOutput `json:"logOutput,omitempty"`
 }
 
-// LogOutput announces an output in the container's log: the last Lines lines are a
-// line LogBegin, base64 in lines, and a line LogEnd.
+// LogOutput announces an output in the container's log: a line LogBegin, base64 in
+// lines that begin with LogData, and a line LogEnd. Lines of standard error may stand
+// after and between them, since the container runtime copies the two streams apart.
 type LogOutput struct {
 	// SHA256 of the output's canonical JSON, in hex.
 	SHA256 string `json:"sha256"`
@@ -109,9 +110,11 @@ type LogOutput struct {
 }
 
 // LogBegin and LogEnd frame a large output in the log, each followed by a space and
-// the output's sha256; LogLine is the length of a base64 line between them.
+// the output's sha256. Between them stand lines of LogData, a space and at most LogLine
+// characters of base64.
 const (
 	LogBegin = "agenttask-output-begin"
+	LogData  = "agenttask-output-data"
 	LogEnd   = "agenttask-output-end"
 	LogLine  = 4096
 )

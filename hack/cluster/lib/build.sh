@@ -68,7 +68,10 @@ build_missing() {
   [[ -n "$missing" ]] || return 0
   command -v go >/dev/null || die "no 'go' on the PATH: install the Go release that go.mod names, or a later one"
   count="$(wc -l <<<"$missing" | tr -d ' ')"
-  log "building $count programs into $BIN_DIR (10 to 15 minutes the first time on two cores, seconds afterwards)"
+  log "building $count programs into $BIN_DIR"
+  if grep -q '^kube-apiserver ' <<<"$missing"; then
+    log "  the first time this takes 10 to 15 minutes on two cores; afterwards they are there"
+  fi
   mkdir -p "$BIN_DIR"
   while read -r name module package; do
     at=$((at + 1))

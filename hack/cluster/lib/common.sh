@@ -82,16 +82,16 @@ with_lock() {
   exec 9>&-
 }
 
-# wait_for WHAT SECONDS DAEMON COMMAND... repeats the command until it
-# succeeds. It gives up, showing the end of the daemon's log, when the time is
-# over or the daemon has ended.
+# wait_for WHAT SECONDS DAEMONS COMMAND... repeats the command until it
+# succeeds. It gives up, showing the end of a daemon's log, when the time is
+# over or one of the daemons, which are given as one argument, has ended.
 wait_for() {
-  local what="$1" limit="$2" daemon="$3"; shift 3
+  local what="$1" limit="$2" daemons="$3" daemon; shift 3
   local deadline=$((SECONDS + limit))
   until "$@" >/dev/null 2>&1; do
-    if ! daemon_alive "$daemon"; then
-      fail_with_log "$daemon" "$daemon ended while waiting for $what"
-    fi
+    for daemon in $daemons; do
+      daemon_alive "$daemon" || fail_with_log "$daemon" "$daemon ended while waiting for $what"
+    done
     if ((SECONDS >= deadline)); then
       "$@" >&2 || true
       fail_with_log "$daemon" "waited $limit s for $what"
@@ -103,7 +103,7 @@ wait_for() {
 fail_with_log() {
   local daemon="$1" message="$2"
   log "--- the end of $LOG_DIR/$daemon.log"
-  tail -n 25 "$LOG_DIR/$daemon.log" >&2 || true
+  { tail -n 15 "$LOG_DIR/$daemon.log" | cut -c 1-400 >&2; } || true
   log "---"
   die "$message"
 }

@@ -78,7 +78,7 @@ api_ready() { kubectl_admin get --raw /readyz --request-timeout 5s; }
 start_control_plane() {
   start_etcd
   start_apiserver
-  wait_for "the API server to be ready" 90 kube-apiserver api_ready
+  wait_for "the API server to be ready" 90 "etcd kube-apiserver" api_ready
   start_controller_manager
   start_scheduler
 }
