@@ -91,7 +91,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if task == nil || err != nil {
 		return ctrl.Result{}, err
 	}
-	log := logf.FromContext(ctx).WithValues("task", req.String(), "runID", task.Status.RunID, "step", task.Status.CurrentStep)
+	log := logf.FromContext(ctx).WithValues("step", task.Status.CurrentStep)
 	ctx = logf.IntoContext(ctx, log)
 
 	world, err := r.observe(ctx, task)

@@ -85,7 +85,6 @@ type AgentTaskSpec struct {
 	// Immutable. At most 63 lower-case letters, digits, '-' and '.', beginning and
 	// ending with a letter or digit.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$')",message="runID must be lower-case letters, digits, '-' and '.', and begin and end with a letter or digit, for example refund-order-123"
 	RunID string `json:"runID,omitempty"`
@@ -187,7 +186,6 @@ type Step struct {
 	// digit). It is part of the Job's name and of the idempotency key, so renaming a
 	// step makes it another step.
 	// +required
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=40
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="a step's name must be a DNS label: lower-case letters, digits and '-', beginning and ending with a letter or digit, for example find-order"
 	Name string `json:"name"`
@@ -226,7 +224,7 @@ type Step struct {
 	// and the attempt fails with reason Timeout. More than 0, at most 8760h (a year).
 	// Default: 1h.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="timeout must be more than 0s and at most 8760h; leave it out for the default of 1h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="timeout must be a duration such as 90s, 10m or 1h30m, more than 0s and at most 8760h; leave it out for the default of 1h"
 	Timeout *metav1.Duration `json:"timeout,omitempty"`
 
 	// startTimeout is how long an attempt's pod may take until its program runs: to
@@ -234,7 +232,7 @@ type Step struct {
 	// fails with reason Unschedulable, ImageUnavailable or StartTimeout; it is then
 	// retried. More than 0, at most 8760h. Default: 10m.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="startTimeout must be more than 0s and at most 8760h; leave it out for the default of 10m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="startTimeout must be a duration such as 90s, 10m or 1h30m, more than 0s and at most 8760h; leave it out for the default of 10m"
 	StartTimeout *metav1.Duration `json:"startTimeout,omitempty"`
 }
 
@@ -295,7 +293,7 @@ type RunAction struct {
 	// +listMapKey=name
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('AGENTTASK_'))",message="names that begin with AGENTTASK_ are set by the operator; choose another name"
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.value) || !e.value.contains('${'))",message="env values must not hold expressions (${...}); give the value in the step's input"
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.value) || !e.value.startsWith('${'))",message="env values must not hold expressions (${...}); give the value in the step's input"
 	Env []corev1.EnvVar `json:"env,omitempty"`
 
 	// envFrom sets environment variables from whole ConfigMaps and Secrets, as in a
@@ -350,7 +348,7 @@ type RetryPolicy struct {
 	// maxElapsed is how long after the end of the first failed attempt another one
 	// may still start. More than 0, at most 8760h. Default: 15m.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="maxElapsed must be more than 0s and at most 8760h; to retry nothing, set retry.limit to 0"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="maxElapsed must be a duration such as 90s, 10m or 1h30m, more than 0s and at most 8760h; to retry nothing, set retry.limit to 0"
 	MaxElapsed *metav1.Duration `json:"maxElapsed,omitempty"`
 
 	// onTimeout also retries an attempt that ran into the step's timeout.
@@ -364,17 +362,17 @@ type RetryPolicy struct {
 // to the step's nextAttemptTime, so a restart neither shortens nor restarts it.
 // A Retry-After that the program reports is added to it as a floor.
 //
-// +kubebuilder:validation:XValidation:rule="!has(self.base) || !has(self.cap) || duration(self.base) <= duration(self.cap)",message="base must not be more than cap"
+// +kubebuilder:validation:XValidation:rule="!has(self.base) || !has(self.cap) || [self.base, self.cap].exists(d, !d.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$')) || duration(self.base) <= duration(self.cap)",message="base must not be more than cap"
 type Backoff struct {
 	// base is the upper bound of the first wait. From 1ms to 24h. Default: 1s (or
 	// cap, where that is less).
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be from 1ms to 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="base must be a duration such as 500ms, 1s or 1m, from 1ms to 24h"
 	Base *metav1.Duration `json:"base,omitempty"`
 
 	// cap is the upper bound of any wait. From 1ms to 24h. Default: 60s (or base,
 	// where that is more).
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="cap must be from 1ms to 24h"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('24h')",message="cap must be a duration such as 30s, 1m or 1h, from 1ms to 24h"
 	Cap *metav1.Duration `json:"cap,omitempty"`
 }

@@ -42,6 +42,8 @@ const (
 	ReasonNotSuspended = "NotSuspended"
 	// ReasonProgressing: the task goes on by itself.
 	ReasonProgressing = "Progressing"
+	// ReasonNotStalled: nobody needs to act for the task to go on.
+	ReasonNotStalled = "NotStalled"
 	// ReasonFinished: the task has ended.
 	ReasonFinished = "Finished"
 	// ReasonPlanChanged: a step that has started was changed, removed or moved.

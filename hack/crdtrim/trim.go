@@ -9,12 +9,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Bounds of embedded types. They are far above what anybody writes; the API server
+// Bounds of types that are not ours. They are far above what anybody writes; the API server
 // needs them to estimate what our CEL rules cost.
 const (
-	maxContainers     = 1
+	maxContainers     = 8
 	maxInitContainers = 16
 	maxVolumes        = 64
 	maxTolerations    = 64
@@ -23,6 +24,7 @@ const (
 	maxEnvName        = 256
 	maxEnvValue       = 32768
 	maxPath           = 4096
+	maxDuration       = 32
 )
 
 // trim walks a schema together with the Go type it was made from. Descriptions of our
@@ -34,6 +36,8 @@ func trim(s *apiextensionsv1.JSONSchemaProps, t reflect.Type) {
 	case reflect.TypeFor[corev1.PodTemplateSpec]():
 		trimPodTemplate(s)
 		return
+	case reflect.TypeFor[metav1.Duration]():
+		s.MaxLength = new(int64(maxDuration))
 	case reflect.TypeFor[corev1.EnvVar]():
 		bound(s, "name", maxEnvName)
 		bound(s, "value", maxEnvValue)
@@ -92,11 +96,10 @@ func trimPodTemplate(s *apiextensionsv1.JSONSchemaProps) {
 
 func podMetadata() apiextensionsv1.JSONSchemaProps {
 	values := func(description string) apiextensionsv1.JSONSchemaProps {
-		limit := int64(maxMetadata)
 		return apiextensionsv1.JSONSchemaProps{
 			Description:          description,
 			Type:                 "object",
-			MaxProperties:        &limit,
+			MaxProperties:        new(int64(maxMetadata)),
 			AdditionalProperties: &apiextensionsv1.JSONSchemaPropsOrBool{Schema: &apiextensionsv1.JSONSchemaProps{Type: "string"}},
 		}
 	}

@@ -146,7 +146,7 @@ func (d *decider) setConditions(s state) {
 	d.set(v1alpha1.ConditionReady, status(good), s.Reason, s.Message)
 	d.set(v1alpha1.ConditionSucceeded, succeeded, s.Reason, s.Message)
 	d.setOr(v1alpha1.ConditionReconciling, reconciling, s.Problem, Problem{idleReason(s), ""})
-	if d.setOr(v1alpha1.ConditionStalled, s.stalled, s.Problem, Problem{v1alpha1.ReasonProgressing, ""}) && !finished {
+	if d.setOr(v1alpha1.ConditionStalled, s.stalled, s.Problem, Problem{v1alpha1.ReasonNotStalled, ""}) && !finished {
 		d.event(true, v1alpha1.EventTaskStalled, s.Reason+": "+s.Message)
 	}
 	d.setOr(v1alpha1.ConditionSuspended, d.Task.Spec.Suspend && !finished,

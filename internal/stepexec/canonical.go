@@ -23,14 +23,11 @@ import (
 // that the canonical form cannot keep, which RFC 8785 would silently change: an integer
 // beyond 2^53 (an identifier, most likely), or one beyond the range of a double.
 func Canonical(doc []byte) ([]byte, error) {
-	if err := checkNumbers(doc); err != nil {
-		return nil, err
-	}
 	v := jsontext.Value(bytes.Clone(doc))
 	if err := v.Canonicalize(); err != nil {
 		return nil, err
 	}
-	return v, nil
+	return v, checkNumbers(doc)
 }
 
 // maxExact is up to where every integer is a double: 2^53.
