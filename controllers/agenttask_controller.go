@@ -175,18 +175,26 @@ func (r *Reconciler) tell(ctx context.Context, task *v1alpha1.AgentTask, list []
 	}
 }
 
-// nextLook is when to look again: when the decision says, and at least every
-// RecheckInterval while an attempt runs, in case an event was never delivered.
+// nextLook is when to look again: when the decision says, and while an attempt runs at
+// least every RecheckInterval, in case an event was never delivered, or every
+// unseenRecheck where the cache does not show it (its labels were removed).
 func (r *Reconciler) nextLook(task *v1alpha1.AgentTask, wait time.Duration) time.Duration {
-	record := runningRecord(task)
-	if record == nil {
+	if runningRecord(task) == nil {
 		return wait
 	}
-	if wait == 0 || r.RecheckInterval < wait {
-		return r.RecheckInterval
+	most := r.RecheckInterval
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
+		if m.unseen {
+			most = min(most, unseenRecheck)
+		}
+	})
+	if wait == 0 {
+		return most
 	}
-	return wait
+	return min(wait, most)
 }
+
+const unseenRecheck = 10 * time.Second
 
 // runningRecord is the record of the attempt that runs, or nil.
 func runningRecord(task *v1alpha1.AgentTask) *v1alpha1.StepStatus {

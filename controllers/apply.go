@@ -60,7 +60,10 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 
 // makeAttempt makes the attempt's Job, and its pod unless the Job is suspended.
 func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (trouble, error) {
-	job, found, err := r.makeJob(ctx, task, a)
+	job, found, err := a.Job, trouble{}, error(nil)
+	if job == nil {
+		job, found, err = r.makeJob(ctx, task, a)
+	}
 	if err != nil {
 		return found, err
 	}
@@ -85,7 +88,7 @@ func (r *Reconciler) remember(task *v1alpha1.AgentTask, job *batchv1.Job, found 
 	}
 	now := r.Clock.Now()
 	r.memory.with(key, task.UID, func(m *taskMemory) {
-		m.looked = now
+		m.looked, m.unseen = now, false
 		if !found.found() {
 			m.refusals = 0
 		}
@@ -99,6 +102,7 @@ func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a en
 	err := r.Create(ctx, job)
 	switch {
 	case err == nil && ptr.Deref(job.Spec.ManagedBy, "") != v1alpha1.ManagedBy:
+		r.settled(task, job)
 		return nil, trouble{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
 			"so its own Job controller would run this step too; Kubernetes 1.35 or later is needed"}}, r.deleteObject(ctx, job)
 	case err == nil:
@@ -168,9 +172,14 @@ func (r *Reconciler) finishJob(ctx context.Context, task *v1alpha1.AgentTask, a 
 	if err != nil {
 		return err
 	}
-	r.memory.disown(a.Job.UID)
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[a.Job.UID] = true })
+	r.settled(task, a.Job)
 	return nil
+}
+
+// settled remembers that nothing is left to do for a Job, until the cache shows it.
+func (r *Reconciler) settled(task *v1alpha1.AgentTask, job *batchv1.Job) {
+	r.memory.disown(job.UID)
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[job.UID] = true })
 }
 
 // patchJobStatus writes the end of a Job as kubectl and other tools read it. A Job that

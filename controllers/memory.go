@@ -35,6 +35,9 @@ type taskMemory struct {
 	settled map[types.UID]bool
 	// refusals counts refusals of the current attempt in a row.
 	refusals int
+	// unseen says that the API server had a Job or pod of the current attempt that the
+	// cache did not show, so that no event of it may ever come.
+	unseen bool
 	// looked is when the API server itself was last asked about the current attempt.
 	looked time.Time
 }

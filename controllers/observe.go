@@ -34,17 +34,21 @@ func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (eng
 		return world, nil
 	}
 	seen := r.sight(task, record)
+	attempt := engine.World{}
 	if !seen.doubtful {
-		err = r.look(ctx, r.Client, task, record, seen, &world)
+		if err = r.look(ctx, r.Client, task, record, seen, &attempt); err != nil {
+			return world, err
+		}
 	}
-	if err == nil && (seen.doubtful || world.Job == nil || world.Pod == nil) {
-		world.Job, world.Pod, world.Blocked, world.Conflict = nil, nil, nil, nil
-		err = r.lookLive(ctx, task, record, seen, &world)
+	if attempt.Job == nil || attempt.Pod == nil {
+		attempt = engine.World{}
+		if err = r.lookLive(ctx, task, record, seen, &attempt); err != nil {
+			return world, err
+		}
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.unseen = attempt.Job != nil || attempt.Pod != nil })
 	}
-	if err != nil {
-		return world, err
-	}
-	return world, r.keepOutput(ctx, task, record, &world)
+	attempt.Ended = world.Ended
+	return attempt, r.keepOutput(ctx, task, record, &attempt)
 }
 
 // sight is what this process remembers of the current attempt.
@@ -107,8 +111,9 @@ func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha
 	pod := &corev1.Pod{}
 	switch err := from.Get(ctx, key, pod); {
 	case apierrors.IsNotFound(err):
-		world.PodVanished, world.LastPod = seen.vanishedPod != nil, seen.vanishedPod
-		world.LastPod = ownLastPod(world, seen)
+		if last := seen.vanishedPod; last != nil && podOf(last, world.Job, seen.vanishedJob) {
+			world.PodVanished, world.LastPod = true, last
+		}
 	case err != nil:
 		return err
 	case podOf(pod, world.Job, seen.vanishedJob):
@@ -117,15 +122,6 @@ func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha
 		world.Blocked, world.Conflict = foreignPod(pod, record, world.Conflict)
 	}
 	return nil
-}
-
-// ownLastPod is the last sight of a pod that vanished, where it was this Job's.
-func ownLastPod(world *engine.World, seen sight) *corev1.Pod {
-	if seen.vanishedPod == nil || !podOf(seen.vanishedPod, world.Job, seen.vanishedJob) {
-		world.PodVanished = false
-		return nil
-	}
-	return seen.vanishedPod
 }
 
 // jobConflict says why a Job of the attempt's name is not the attempt's, or nil.

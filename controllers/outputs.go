@@ -34,36 +34,55 @@ const (
 // log to where it stays, before the success is recorded. Doing it again is harmless:
 // the ConfigMap's name and content are the attempt's.
 func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, world *engine.World) error {
-	if world.Pod == nil {
+	announced := announcedOutput(world)
+	if announced == nil {
 		return nil
 	}
-	result := engine.ResultOf(world.Pod)
-	if result == nil || result.Outcome != stepexec.OutcomeSucceeded || result.LogOutput == nil {
-		return nil
-	}
-	announced := result.LogOutput
 	ref := &v1alpha1.OutputRef{URI: configMapScheme + record.JobName, SHA256: announced.SHA256, Bytes: announced.Bytes}
-	if kept := r.loadOutput(ctx, task, ref); kept.Problem == "" {
+	kept, err := r.loadOutput(ctx, task, ref)
+	switch {
+	case err != nil:
+		return err
+	case kept.Problem == "":
 		world.Output = ref
 		return nil
-	}
-	output, err := r.readLog(ctx, world.Pod, announced)
-	if err != nil {
-		world.OutputProblem = err.Error()
+	case world.Pod == nil:
+		world.OutputProblem = "the pod was deleted before its log was read"
 		return nil
+	}
+	output, problem, err := r.readLog(ctx, world.Pod, announced)
+	if err != nil || problem != "" {
+		world.OutputProblem = problem
+		return err
 	}
 	err = r.Create(ctx, outputConfigMap(task, record, output))
 	switch {
 	case apierrors.IsAlreadyExists(err):
 		world.OutputProblem = fmt.Sprintf("ConfigMap %s exists and holds something else", record.JobName)
 	case err != nil && refused(err):
-		world.OutputProblem = fmt.Sprintf("the API server refused its ConfigMap: %v", err)
+		world.Refusal = &engine.Refusal{Message: fmt.Sprintf("the API server refused the ConfigMap of the step's output: %v", err), Retry: r.refusalBackoff(task)}
 	case err != nil:
 		return err
 	default:
 		world.Output = ref
 	}
 	return nil
+}
+
+// announcedOutput is the large output that an attempt which succeeded announces, or nil.
+func announcedOutput(world *engine.World) *stepexec.LogOutput {
+	pod := world.Pod
+	if pod == nil {
+		pod = world.LastPod
+	}
+	if pod == nil {
+		return nil
+	}
+	result := engine.ResultOf(pod)
+	if result == nil || result.Outcome != stepexec.OutcomeSucceeded {
+		return nil
+	}
+	return result.LogOutput
 }
 
 func outputConfigMap(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, output []byte) *corev1.ConfigMap {
@@ -79,26 +98,30 @@ func outputConfigMap(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, outp
 	}
 }
 
-// readLog reads an announced output from the end of the pod's log and checks it.
-func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *stepexec.LogOutput) ([]byte, error) {
+// readLog reads an announced output from the end of the pod's log and checks it. A
+// problem is what reading again would not mend.
+func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *stepexec.LogOutput) (output []byte, problem string, err error) {
 	if announced.Bytes > stepexec.MaxOutput || announced.Lines > 3+stepexec.MaxOutput*2/stepexec.LogLine {
-		return nil, fmt.Errorf("it has %d bytes, and at most %d are kept", announced.Bytes, stepexec.MaxOutput)
+		return nil, fmt.Sprintf("it has %d bytes, and at most %d are kept", announced.Bytes, stepexec.MaxOutput), nil
 	}
 	stream, err := r.Logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 		Container: stepexec.ContainerStep, TailLines: new(announced.Lines + strayLines),
 	}).Stream(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("reading the pod's log: %w", err)
+	switch {
+	case apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
+		return nil, fmt.Sprintf("the pod's log is gone: %v", err), nil
+	case err != nil:
+		return nil, "", fmt.Errorf("reading the log of pod %s: %w", pod.Name, err)
 	}
 	defer func() { _ = stream.Close() }()
-	output, err := parseFrame(stream, announced)
+	output, err = parseFrame(stream, announced)
 	if err != nil {
-		return nil, err
+		return nil, err.Error(), nil
 	}
 	if sum := stepexec.SHA256Hex(output); sum != announced.SHA256 {
-		return nil, fmt.Errorf("the log holds an output with sha256 %s, not %s", sum, announced.SHA256)
+		return nil, fmt.Sprintf("the log holds an output with sha256 %s, not %s", sum, announced.SHA256), nil
 	}
-	return output, nil
+	return output, "", nil
 }
 
 // strayLines is how many lines of standard error may stand after or between the lines
@@ -139,7 +162,11 @@ func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, 
 	for _, name := range names {
 		for i := range task.Status.Steps {
 			if record := &task.Status.Steps[i]; record.Name == name && record.OutputRef != nil {
-				loaded[name] = r.loadOutput(ctx, task, record.OutputRef)
+				output, err := r.loadOutput(ctx, task, record.OutputRef)
+				if err != nil {
+					return nil, err
+				}
+				loaded[name] = output
 			}
 		}
 		if _, ok := loaded[name]; !ok {
@@ -149,19 +176,24 @@ func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, 
 	return loaded, nil
 }
 
-// loadOutput reads one output and checks it.
-func (r *Reconciler) loadOutput(ctx context.Context, task *v1alpha1.AgentTask, ref *v1alpha1.OutputRef) engine.Loaded {
+// loadOutput reads one output and checks it. A problem is what reading again would not
+// mend.
+func (r *Reconciler) loadOutput(ctx context.Context, task *v1alpha1.AgentTask, ref *v1alpha1.OutputRef) (engine.Loaded, error) {
 	name, ok := strings.CutPrefix(ref.URI, configMapScheme)
 	if !ok {
-		return engine.Loaded{Problem: fmt.Sprintf("its uri %s is of no kind that is known", ref.URI)}
+		return engine.Loaded{Problem: fmt.Sprintf("its uri %s is of no kind that is known", ref.URI)}, nil
 	}
 	kept := &corev1.ConfigMap{}
-	if err := r.Live.Get(ctx, types.NamespacedName{Namespace: task.Namespace, Name: name}, kept); err != nil {
-		return engine.Loaded{Problem: fmt.Sprintf("it is kept in ConfigMap %s, which cannot be read: %v", name, err)}
+	err := r.Live.Get(ctx, types.NamespacedName{Namespace: task.Namespace, Name: name}, kept)
+	switch {
+	case apierrors.IsNotFound(err):
+		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s, which kept it, is gone", name)}, nil
+	case err != nil:
+		return engine.Loaded{}, err
 	}
 	output := kept.Data[outputKey]
 	if sum := stepexec.SHA256Hex([]byte(output)); sum != ref.SHA256 {
-		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s holds an output with sha256 %s, not %s", name, sum, ref.SHA256)}
+		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s holds an output with sha256 %s, not %s", name, sum, ref.SHA256)}, nil
 	}
-	return engine.Loaded{Output: []byte(output)}
+	return engine.Loaded{Output: []byte(output)}, nil
 }

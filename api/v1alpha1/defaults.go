@@ -23,7 +23,7 @@ const (
 	MaxInput = 128 << 10
 	// MaxStatus is the hard limit of a status, in bytes of JSON.
 	MaxStatus = 512 << 10
-	// MaxMessage is the longest message of a record, in characters.
+	// MaxMessage is the longest message of a record, in bytes.
 	MaxMessage = 1024
 )
 

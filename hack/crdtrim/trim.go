@@ -5,6 +5,7 @@ package main
 
 import (
 	"reflect"
+	"regexp"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,7 +29,7 @@ const (
 )
 
 // trim walks a schema together with the Go type it was made from. Descriptions of our
-// own types stay whole. Where a type of Kubernetes begins, its fields keep their
+// own types stay whole, a paragraph a line. Where a type of Kubernetes begins, its fields keep their
 // descriptions and whatever lies deeper loses them.
 func trim(s *apiextensionsv1.JSONSchemaProps, t reflect.Type) {
 	t = element(t)
@@ -48,6 +49,7 @@ func trim(s *apiextensionsv1.JSONSchemaProps, t reflect.Type) {
 		dropDescriptions(s, 1)
 		return
 	}
+	s.Description = joinLines(s.Description)
 	for _, field := range reflect.VisibleFields(structOf(t)) {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		if child, ok := s.Properties[name]; ok {
@@ -59,11 +61,21 @@ func trim(s *apiextensionsv1.JSONSchemaProps, t reflect.Type) {
 
 // trimField trims a field's schema, that of its items where it is a list.
 func trimField(s *apiextensionsv1.JSONSchemaProps, t reflect.Type) {
+	s.Description = joinLines(s.Description)
 	if s.Items != nil && s.Items.Schema != nil {
 		s = s.Items.Schema
+		if isCore(element(t)) {
+			s.Description = "" // the list's own says it
+		}
 	}
 	trim(s, t)
 }
+
+// lineBreak is a line break inside a paragraph; lists and indented lines keep theirs.
+var lineBreak = regexp.MustCompile(`([^\n])\n([^\n\s-])`)
+
+// joinLines makes each paragraph one line, which kubectl explain breaks as it likes.
+func joinLines(text string) string { return lineBreak.ReplaceAllString(text, "$1 $2") }
 
 // trimPodTemplate fits the pod template to what the operator does with it: the
 // template may leave out containers, and its metadata is labels and annotations.

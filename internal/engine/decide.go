@@ -51,7 +51,7 @@ type World struct {
 	Blocked *Problem
 	// Conflict says whose object has the name of the attempt's Job or pod.
 	Conflict *Problem
-	// Refusal says why the API server refused the attempt's Job or pod.
+	// Refusal says why the API server refused the attempt's Job, pod or stored output.
 	Refusal *Refusal
 	// Output is where the ended attempt's large output was stored, and OutputProblem
 	// why it could not be.
@@ -110,10 +110,8 @@ type Action struct {
 	Record *v1alpha1.StepStatus
 	// Input is the rendered input, of MakeJob.
 	Input []byte
-	// Fresh says that this decision started the attempt, so that its Job cannot exist
-	// unless another writer made it.
-	Fresh bool
-	// Job is whose status to finish, of FinishJob.
+	// Job is whose status to finish, of FinishJob; or the attempt's Job where only its
+	// pod is missing, of MakeJob.
 	Job *batchv1.Job
 	// Pod is what to delete, of StopPod.
 	Pod *corev1.Pod
@@ -283,6 +281,9 @@ func (d *decider) wakeAfter(wait time.Duration) {
 	}
 }
 
+// maxEvent is the longest note, in bytes, that the events API takes.
+const maxEvent = 1024
+
 func (d *decider) event(warning bool, reason, message string) {
-	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: message})
+	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: shorten(message, maxEvent)})
 }

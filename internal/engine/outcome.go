@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -48,6 +49,23 @@ func lost(reason, format string, args ...any) *Verdict {
 
 // verdict says how the current attempt ended, or nil while it has not provably ended.
 func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
+	stopped := record.Phase == v1alpha1.StepStopping
+	v := d.seenVerdict()
+	switch {
+	case v == nil && stopped && d.World.Pod == nil:
+		return lost(record.Reason, "%s", record.Message)
+	case v == nil:
+		return nil
+	case stopped && (v.Class == Lost || v.Class == TimedOut || d.World.Refusal != nil):
+		return lost(record.Reason, "%s", record.Message)
+	case d.World.Refusal != nil:
+		return nil
+	}
+	return v
+}
+
+// seenVerdict reads the attempt's end from what was observed.
+func (d *decider) seenVerdict() *Verdict {
 	pod := d.World.Pod
 	if pod == nil {
 		pod = d.World.LastPod
@@ -60,8 +78,6 @@ func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
 	switch {
 	case d.World.Pod != nil:
 		return nil
-	case record.Phase == v1alpha1.StepStopping:
-		return lost(record.Reason, "%s", record.Message)
 	case d.World.JobVanished:
 		return lost(v1alpha1.ReasonJobDeleted, "its Job was deleted before the outcome was recorded")
 	case d.World.PodVanished:
@@ -73,11 +89,11 @@ func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
 // withOutput turns a success whose large output cannot be kept into a loss.
 func (d *decider) withOutput(v *Verdict) *Verdict {
 	switch {
-	case v.Class != Success:
+	case v.Class != Success, d.World.Refusal != nil:
 	case d.World.OutputProblem != "":
 		return lost(v1alpha1.ReasonOutputLost, "its output could not be read back: %s", d.World.OutputProblem)
 	case v.Output == nil && d.World.Output == nil:
-		return lost(v1alpha1.ReasonOutputLost, "its pod was deleted before its output was read from the log")
+		return lost(v1alpha1.ReasonOutputLost, "its output was not read back")
 	}
 	return v
 }
@@ -165,7 +181,7 @@ func interrupted(pod *corev1.Pod, end *corev1.ContainerStateTerminated, result *
 	if v := disrupted(pod); v != nil {
 		return v
 	}
-	return lost(v1alpha1.ReasonKilled, "%s", firstOf(result.Message, "the program was killed from outside"))
+	return lost(firstOf(result.Reason, v1alpha1.ReasonKilled), "%s", firstOf(result.Message, "the program was killed from outside"))
 }
 
 // withoutResult reads an end about which the runner could say nothing.
@@ -290,12 +306,16 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// shorten cuts a message to what a record may hold, on a rune boundary.
-func shorten(message string) string {
-	message = strings.ToValidUTF8(message, "�")
-	runes := []rune(message)
-	if len(runes) <= v1alpha1.MaxMessage {
+// shorten cuts a message to at most limit bytes, on a rune boundary.
+func shorten(message string, limit int) string {
+	const mark = "…"
+	message = strings.ToValidUTF8(message, "\uFFFD")
+	if len(message) <= limit {
 		return message
 	}
-	return string(runes[:v1alpha1.MaxMessage-1]) + "…"
+	end := limit - len(mark)
+	for !utf8.RuneStart(message[end]) {
+		end--
+	}
+	return message[:end] + mark
 }

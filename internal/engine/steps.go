@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -41,7 +42,7 @@ func (d *decider) startNext() {
 		return
 	}
 	d.Status.Usage = usageOf(d.Status.Usage, started.Attempt)
-	d.makeJob(step, started, input, true)
+	d.makeJob(step, started, input, nil)
 	d.event(false, v1alpha1.EventStepStarted, fmt.Sprintf("step %s started as Job %s", step.Name, record.JobName))
 }
 
@@ -59,7 +60,7 @@ func (d *decider) startRetry(record *v1alpha1.StepStatus) {
 	record.NextAttemptTime = nil
 	record.Reason, record.Message = "", ""
 	d.Status.Usage = usageOf(d.Status.Usage, record.Attempt)
-	d.makeJob(step, record, input, true)
+	d.makeJob(step, record, input, nil)
 	d.event(false, v1alpha1.EventStepStarted, fmt.Sprintf("step %s attempt %d started as Job %s", step.Name, record.Attempt, record.JobName))
 }
 
@@ -81,8 +82,9 @@ func (d *decider) sameInput(step *v1alpha1.Step, record *v1alpha1.StepStatus) ([
 	return nil, false
 }
 
-func (d *decider) makeJob(step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, fresh bool) {
-	d.Actions = append(d.Actions, Action{Kind: MakeJob, Step: step, Record: record.DeepCopy(), Input: input, Fresh: fresh})
+// makeJob asks for the attempt's pod, and for its Job unless that exists.
+func (d *decider) makeJob(step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, existing *batchv1.Job) {
+	d.Actions = append(d.Actions, Action{Kind: MakeJob, Step: step, Record: record.DeepCopy(), Input: input, Job: existing})
 	d.wakeAfter(step.StartDeadline())
 }
 
@@ -162,7 +164,7 @@ func (d *decider) stopIfAsked(record *v1alpha1.StepStatus) {
 
 func stopping(record *v1alpha1.StepStatus, reason, message string) {
 	record.Phase = v1alpha1.StepStopping
-	record.Reason, record.Message = reason, shorten(message)
+	record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
 }
 
 func isTaskStop(reason string) bool {
@@ -215,7 +217,7 @@ func (d *decider) drive(record *v1alpha1.StepStatus) {
 		d.wait(record, v1alpha1.ReasonJobSuspended, "its Job is suspended, by a queue or by somebody; it goes on when the Job's spec.suspend is false")
 	default:
 		if input, ok := d.sameInput(step, record); ok {
-			d.makeJob(step, record, input, false)
+			d.makeJob(step, record, input, job)
 		}
 	}
 }
@@ -257,7 +259,7 @@ func (d *decider) watchStart(record *v1alpha1.StepStatus) {
 // so that a message that keeps changing does not become a write each time.
 func (d *decider) wait(record *v1alpha1.StepStatus, reason, message string) {
 	if record.Reason != reason {
-		record.Reason, record.Message = reason, shorten(message)
+		record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
 		d.event(true, v1alpha1.EventStepWaiting, fmt.Sprintf("step %s waits: %s: %s", record.Name, reason, message))
 	}
 	d.waiting = &Problem{record.Reason, record.Message}
@@ -295,7 +297,7 @@ func (d *decider) succeed(record *v1alpha1.StepStatus, verdict Verdict) {
 // finish ends a step for good.
 func (d *decider) finish(record *v1alpha1.StepStatus, phase v1alpha1.StepPhase, reason, message string) {
 	record.Phase = phase
-	record.Reason, record.Message = reason, shorten(message)
+	record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
 	record.NextAttemptTime = nil
 	record.CompletionTime = new(metav1.NewTime(d.Now))
 	took := d.Now.Sub(record.StartTime.Time).Round(time.Second)

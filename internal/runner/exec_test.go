@@ -79,7 +79,7 @@ func TestExecByWhatTheProgramDoes(t *testing.T) {
 		},
 		"fails with a message": {
 			command:  program("leave", "3", "message=no such order"),
-			want:     result(stepexec.OutcomeFailed, v1alpha1.ReasonExitCode, "no such order", 3),
+			want:     result(stepexec.OutcomeFailed, v1alpha1.ReasonExitCode, "exited with code 3: no such order", 3),
 			wantCode: 3,
 		},
 		"fails and prints a secret on standard error": {

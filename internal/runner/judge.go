@@ -71,7 +71,10 @@ func outcome(o Options, end ending, word string, outOfMemory bool) stepexec.Resu
 	if outOfMemory {
 		message += "; the kernel killed one of its processes for the container's memory limit, see resources.limits.memory"
 	}
-	return failed(v1alpha1.ReasonExitCode, orElse(word, message))
+	if word != "" {
+		message += ": " + word
+	}
+	return failed(v1alpha1.ReasonExitCode, message)
 }
 
 // succeeded is the result of a program whose output is doc.
