@@ -123,7 +123,7 @@ test-unit: ## tests that need no cluster, with the race detector
 .PHONY: test-integration
 test-integration: ## tests against a real API server, without a node
 	@assets="$${KUBEBUILDER_ASSETS:-$$($(CLUSTER) build)}" && \
-	KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 30m $(addsuffix /...,$(wildcard ./test/integration ./test/faults))
+	KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 30m ./test/integration/... $(addsuffix /...,$(wildcard ./test/faults))
 
 .PHONY: test-e2e
 test-e2e: cluster-up cluster-images ## tests with real containers on a real cluster

@@ -84,7 +84,7 @@ kill_operator() {
 
 run_task() {
   say "Watch it"
-  k get agenttask "$TASK" --watch &
+  kubectl -n "$NAMESPACE" get agenttask "$TASK" --watch &
   watcher=$!
   k wait agenttask/"$TASK" --for=jsonpath='{.status.progress}'=3/8 --timeout=180s >/dev/null || fail "the task did not come to step 4; see kubectl -n $NAMESPACE describe agenttask $TASK"
   kill_operator

@@ -196,7 +196,6 @@ type Step struct {
 	// step whose outcome was lost (its pod was deleted, its node went away) is run
 	// again with the same key.
 	// +optional
-	// +kubebuilder:default=Idempotent
 	Effect Effect `json:"effect,omitempty"`
 
 	// run runs a program in a container, as a Job.
@@ -325,7 +324,6 @@ type RunAction struct {
 	// output is where the program leaves its output. File (the default): JSON in
 	// /agenttask/output.json. Stdout: standard output is one JSON document.
 	// +optional
-	// +kubebuilder:default=File
 	Output OutputSource `json:"output,omitempty"`
 }
 

@@ -70,7 +70,7 @@ func runLoop(config *rest.Config) error {
 			return nil
 		case e := <-tasks.ResultChan():
 			task, ok := e.Object.(*v1alpha1.AgentTask)
-			if !ok || e.Type == watch.Deleted || seen[task.UID] {
+			if !ok || e.Type == watch.Deleted || seen[task.UID] || task.Status.Phase.Finished() {
 				continue
 			}
 			seen[task.UID] = true

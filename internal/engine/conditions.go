@@ -83,8 +83,11 @@ func (d *decider) failed(record *v1alpha1.StepStatus) state {
 	if record.Reason == v1alpha1.ReasonDeadlineExceeded {
 		return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonDeadlineExceeded, d.deadlineMessage()}}
 	}
-	return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonStepFailed, fmt.Sprintf(
-		"step %s failed in attempt %d: %s: %s; see kubectl logs job/%s", record.Name, record.Attempt, record.Reason, record.Message, record.JobName)}}
+	message := fmt.Sprintf("step %s failed in attempt %d: %s: %s", record.Name, record.Attempt, record.Reason, record.Message)
+	if record.Reason != v1alpha1.ReasonInputInvalid && record.Reason != v1alpha1.ReasonInputTooLarge {
+		message += "; see kubectl logs job/" + record.JobName
+	}
+	return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonStepFailed, message}}
 }
 
 func (d *decider) deadlineMessage() string {

@@ -153,6 +153,7 @@ func Decide(in Input) Decision {
 	case d.Status.Phase.Finished():
 		d.finishJobs()
 		d.expire()
+		d.observeFinished()
 		return d.Decision
 	}
 	d.begin()
@@ -172,6 +173,19 @@ func Decide(in Input) Decision {
 		d.Status.CheckpointTime = new(metav1.NewTime(d.Now))
 	}
 	return d.Decision
+}
+
+// observeFinished says that an edit of a finished task was seen: tools that follow
+// kstatus read a status behind the generation as in progress.
+func (d *decider) observeFinished() {
+	if d.Status.ObservedGeneration == d.Task.Generation {
+		return
+	}
+	d.Status.ObservedGeneration = d.Task.Generation
+	for i := range d.Status.Conditions {
+		d.Status.Conditions[i].ObservedGeneration = d.Task.Generation
+	}
+	d.Status.CheckpointTime = new(metav1.NewTime(d.Now))
 }
 
 // begin fills in what a task has from its first checkpoint on.

@@ -52,7 +52,7 @@ func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
 	stopped := record.Phase == v1alpha1.StepStopping
 	v := d.seenVerdict()
 	switch {
-	case v == nil && stopped && d.World.Pod == nil:
+	case v == nil && stopped && d.World.Pod == nil && d.World.Blocked == nil:
 		return lost(record.Reason, "%s", record.Message)
 	case v == nil:
 		return nil
@@ -76,7 +76,7 @@ func (d *decider) seenVerdict() *Verdict {
 		}
 	}
 	switch {
-	case d.World.Pod != nil:
+	case d.World.Pod != nil, d.World.Blocked != nil: // a pod of the attempt may still run
 		return nil
 	case d.World.JobVanished:
 		return lost(v1alpha1.ReasonJobDeleted, "its Job was deleted before the outcome was recorded")
@@ -146,12 +146,19 @@ func started(pod *corev1.Pod) bool {
 	return false
 }
 
+// What is kept of a result, which the program may have written itself: the characters
+// of a reason, and the seconds of a wait (a year).
+const (
+	maxReason     = 64
+	maxRetryAfter = 365 * 24 * 60 * 60
+)
+
 func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
 	result := ResultOf(pod)
 	if result == nil {
 		return withoutResult(pod, end)
 	}
-	v := &Verdict{Reason: result.Reason, Message: result.Message}
+	v := &Verdict{Reason: shorten(result.Reason, maxReason), Message: result.Message}
 	switch result.Outcome {
 	case stepexec.OutcomeSucceeded:
 		v.Output = result.Output
@@ -159,7 +166,7 @@ func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdic
 			v.Output = json.RawMessage("null")
 		}
 	case stepexec.OutcomeRetry:
-		v.Class, v.RetryAfter = Again, time.Duration(max(result.RetryAfterSeconds, 0))*time.Second
+		v.Class, v.RetryAfter = Again, time.Duration(min(max(result.RetryAfterSeconds, 0), maxRetryAfter))*time.Second
 	case stepexec.OutcomeTimeout:
 		v.Class = TimedOut
 	case stepexec.OutcomeFailed:
@@ -181,7 +188,7 @@ func interrupted(pod *corev1.Pod, end *corev1.ContainerStateTerminated, result *
 	if v := disrupted(pod); v != nil {
 		return v
 	}
-	return lost(firstOf(result.Reason, v1alpha1.ReasonKilled), "%s", firstOf(result.Message, "the program was killed from outside"))
+	return lost(firstOf(shorten(result.Reason, maxReason), v1alpha1.ReasonKilled), "%s", firstOf(result.Message, "the program was killed from outside"))
 }
 
 // withoutResult reads an end about which the runner could say nothing.
@@ -236,18 +243,19 @@ func disruption(pod *corev1.Pod) string {
 	return ""
 }
 
-// neverRan says why a pod failed before its program ran.
+// neverRan says why a pod failed before its program ran. Whoever ended the pod ended
+// its init containers too, so they come last.
 func neverRan(pod *corev1.Pod) *Verdict {
-	for _, s := range pod.Status.InitContainerStatuses {
-		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
-			return lost(v1alpha1.ReasonInitFailed, "init container %s ended with exit code %d: %s", s.Name, t.ExitCode, firstOf(t.Message, t.Reason))
-		}
-	}
 	if pod.Status.Reason == "DeadlineExceeded" {
 		return lost(v1alpha1.ReasonStartTimeout, "the pod did not start its program in time")
 	}
 	if v := disrupted(pod); v != nil {
 		return v
+	}
+	for _, s := range pod.Status.InitContainerStatuses {
+		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
+			return lost(v1alpha1.ReasonInitFailed, "init container %s ended with exit code %d: %s", s.Name, t.ExitCode, firstOf(t.Message, t.Reason))
+		}
 	}
 	return lost(v1alpha1.ReasonPodRejected, "the node refused the pod: %s", strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
 }

@@ -60,7 +60,8 @@ func (d *decider) planChanged() *Problem {
 }
 
 // ValidatePlan checks what the API server cannot: that each expression can be
-// compiled and refers only to steps before it.
+// compiled and refers only to steps before it, and that each action is of a kind that
+// this version knows.
 func ValidatePlan(steps []v1alpha1.Step) *Problem {
 	var earlier []string
 	for i := range steps {
@@ -73,6 +74,9 @@ func ValidatePlan(steps []v1alpha1.Step) *Problem {
 }
 
 func checkInput(step *v1alpha1.Step, earlier []string) error {
+	if step.Run == nil {
+		return errors.New("it has no action that this version of the operator knows; give run")
+	}
 	if step.Input == nil {
 		return nil
 	}

@@ -62,7 +62,7 @@ func backoffOf(b *v1alpha1.Backoff) (base, limit time.Duration) {
 // wait is full jitter: a draw from 0 to min(cap, base * 2^n) before retry n, on top
 // of what the program asked for.
 func (p policy) wait(n int32, retryAfter time.Duration, rand float64) time.Duration {
-	bound := math.Min(float64(p.cap), float64(p.base)*math.Pow(2, float64(n)))
+	bound := math.Min(float64(p.cap), math.Ldexp(float64(p.base), int(min(n, 62))))
 	return retryAfter + time.Duration(rand*bound)
 }
 

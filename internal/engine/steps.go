@@ -18,6 +18,10 @@ import (
 // startNext starts the first attempt of the next step.
 func (d *decider) startNext() {
 	step := &d.Task.Spec.Steps[len(d.Status.Steps)]
+	if step.Run == nil {
+		d.frozen = ValidatePlan(d.Task.Spec.Steps)
+		return
+	}
 	input, problem := d.render(step)
 	if len(d.Load) > 0 {
 		return
@@ -94,7 +98,7 @@ func (d *decider) settle(record *v1alpha1.StepStatus) {
 		d.settleRetrying(record)
 		return
 	}
-	if d.World.Conflict != nil {
+	if d.World.Conflict != nil && d.World.Pod == nil {
 		d.settleConflict(record)
 		return
 	}
@@ -187,6 +191,10 @@ func (d *decider) cannotStart(record *v1alpha1.StepStatus) (reason, message stri
 // stopPod deletes the attempt's pod, or looks again at once where there is none, now
 // that the checkpoint says that none will be made.
 func (d *decider) stopPod() {
+	if d.World.Blocked != nil {
+		d.wakeAfter(goneRecheck)
+		return
+	}
 	if d.World.Pod == nil {
 		d.wakeAfter(time.Millisecond)
 		return
@@ -218,6 +226,9 @@ func (d *decider) drive(record *v1alpha1.StepStatus) {
 	default:
 		if input, ok := d.sameInput(step, record); ok {
 			d.makeJob(step, record, input, job)
+			if record.Reason == v1alpha1.ReasonRefused { // until there is a pod: each try would be two writes
+				d.wait(record, record.Reason, record.Message)
+			}
 		}
 	}
 }
@@ -349,6 +360,9 @@ func statusSize(status *v1alpha1.AgentTaskStatus) int {
 		size += perRecord + 2*len(r.Name) + len(r.IdempotencyKey) + len(r.ActionHash) + len(r.JobName) + len(r.Message)
 		if r.Output != nil {
 			size += len(r.Output.Raw)
+		}
+		if r.OutputRef != nil {
+			size += 150 + len(r.OutputRef.URI)
 		}
 	}
 	return size

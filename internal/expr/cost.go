@@ -23,7 +23,7 @@ func (pricer) CallCost(function, _ string, args []ref.Val, result ref.Val) *uint
 	price := uint64(1)
 	switch function {
 	case operators.LogicalAnd, operators.LogicalOr, operators.Conditional,
-		operators.NotStrictlyFalse, operators.OldNotStrictlyFalse:
+		operators.NotStrictlyFalse:
 		price = 0
 	case operators.Index, operators.OptIndex, operators.OptSelect,
 		"optional.of", "optional.none", "orValue", "or", "hasValue", "value":

@@ -86,7 +86,7 @@ func (l *Ledger) Close() error {
 func (l *Ledger) Add(r Record) (_ Record, fresh bool, _ error) {
 	body, err := canonical(r.Body)
 	if err != nil {
-		return Record{}, false, fmt.Errorf("%w: %v", ErrBody, err)
+		return Record{}, false, fmt.Errorf("%w: %w", ErrBody, err)
 	}
 	r.Body = body
 

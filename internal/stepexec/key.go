@@ -65,9 +65,19 @@ func Seed(key string) string {
 
 // SpecHash is by which a change to a started step's definition is noticed: the first
 // 16 hex digits of the sha256 of its JSON. A field added to the API must be absent
-// when unset, or steps started before it look changed.
+// when unset, or steps started before it look changed. The same goes for defaults: the
+// API server fills in none of a step's, since kubectl apply would take each for a change.
 func SpecHash(step *v1alpha1.Step) string {
-	sum := digest(step)
+	plain := *step
+	if plain.Effect == v1alpha1.EffectIdempotent {
+		plain.Effect = ""
+	}
+	if plain.Run != nil && plain.Run.Output == v1alpha1.OutputFile {
+		run := *plain.Run
+		run.Output = ""
+		plain.Run = &run
+	}
+	sum := digest(plain)
 	return hex.EncodeToString(sum[:8])
 }
 

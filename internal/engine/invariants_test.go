@@ -1,0 +1,236 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
+
+// allConditions is what every status must have.
+var allConditions = []string{
+	v1alpha1.ConditionReady, v1alpha1.ConditionSucceeded, v1alpha1.ConditionReconciling,
+	v1alpha1.ConditionStalled, v1alpha1.ConditionSuspended,
+}
+
+// problems collects what is wrong.
+type problems []string
+
+func (p *problems) must(ok bool, format string, args ...any) {
+	if !ok {
+		*p = append(*p, fmt.Sprintf(format, args...))
+	}
+}
+
+func copyInput(in Input) Input {
+	out := in
+	out.Task = in.Task.DeepCopy()
+	out.World.Job, out.World.Pod, out.World.LastPod = in.World.Job.DeepCopy(), in.World.Pod.DeepCopy(), in.World.LastPod.DeepCopy()
+	out.World.Output = in.World.Output.DeepCopy()
+	out.World.Ended = nil
+	for _, job := range in.World.Ended {
+		out.World.Ended = append(out.World.Ended, job.DeepCopy())
+	}
+	return out
+}
+
+// broken is every invariant that a decision breaks, for a status that the engine made
+// itself. before is a copy of in, taken before the decision.
+func broken(before, in Input, d Decision) []string {
+	p := brokenAlways(before, in, d)
+	if len(d.Load) > 0 || !before.Task.DeletionTimestamp.IsZero() {
+		return p
+	}
+	p = append(p, brokenStep(before.Task, d)...)
+	p = append(p, brokenActions(before.Task, d)...)
+	return append(p, brokenStatus(before.Task, d)...)
+}
+
+// brokenAlways holds for any status whatever.
+func brokenAlways(before, in Input, d Decision) problems {
+	var p problems
+	p.must(equality.Semantic.DeepEqual(before.Task, in.Task), "the task was changed: %s", lazyDiff{before.Task, in.Task})
+	p.must(equality.Semantic.DeepEqual(before.World, in.World), "the world was changed: %s", lazyDiff{before.World, in.World})
+	p.must(d.RequeueAfter >= 0, "RequeueAfter is %s", d.RequeueAfter)
+	if len(d.Load) > 0 {
+		p.must(len(d.Actions) == 0 && len(d.Events) == 0 && d.RequeueAfter == 0 && d.Status.Phase == "", "a decision that loads outputs does something too: %+v", d)
+		return p
+	}
+	old, now := before.Task.Status.Steps, d.Status.Steps
+	p.must(len(now) >= len(old), "%d records became %d", len(old), len(now))
+	for i := range min(len(old), len(now)) {
+		o, n := &old[i], &now[i]
+		p.must(o.Name == n.Name && o.IdempotencyKey == n.IdempotencyKey && o.ActionHash == n.ActionHash && o.SpecHash == n.SpecHash && o.StartTime == n.StartTime,
+			"what identifies record %d was changed", i)
+		p.must(n.Attempt >= o.Attempt, "record %d: attempt %d became %d", i, o.Attempt, n.Attempt)
+		p.must(!o.Phase.Finished() || equality.Semantic.DeepEqual(o, n), "finished record %s was changed", o.Name)
+	}
+	return p
+}
+
+type lazyDiff struct{ a, b any }
+
+func (d lazyDiff) String() string { return cmp.Diff(d.a, d.b) }
+
+// brokenStep checks that the plan goes on by one step at a time.
+func brokenStep(task *v1alpha1.AgentTask, d Decision) problems {
+	var p problems
+	started, ended := 0, 0
+	old, now := task.Status.Steps, d.Status.Steps
+	for i := range now {
+		n := &now[i]
+		p.must(i == 0 || now[i-1].Phase == v1alpha1.StepSucceeded, "step %s has a record and the one before it has not succeeded", n.Name)
+		p.must(n.Phase != v1alpha1.StepFailed || n.Reason != "" || n.Message != "", "record %s failed and does not say why", n.Name)
+		p.must(n.Phase.Finished() == (n.CompletionTime != nil), "record %s is %s with completionTime %v", n.Name, n.Phase, n.CompletionTime)
+		p.must((n.Phase == v1alpha1.StepRetrying) == (n.NextAttemptTime != nil), "record %s is %s with nextAttemptTime %v", n.Name, n.Phase, n.NextAttemptTime)
+		p.must(len([]rune(n.Message)) <= v1alpha1.MaxMessage && len([]rune(n.Reason)) <= 64, "record %s: the API server refuses its reason or message", n.Name)
+		if i >= len(old) {
+			p.must(i < len(task.Spec.Steps) && task.Spec.Steps[i].Name == n.Name, "record %d is not the plan's step %d", i, i)
+			p.must(n.Attempt == 1, "record %s begins with attempt %d", n.Name, n.Attempt)
+			if n.Phase == v1alpha1.StepRunning {
+				started++
+			}
+			continue
+		}
+		o := &old[i]
+		p.must(n.Attempt <= o.Attempt+1, "record %s: attempt %d became %d", n.Name, o.Attempt, n.Attempt)
+		p.must(n.Attempt == o.Attempt || o.Phase == v1alpha1.StepRetrying && n.Phase == v1alpha1.StepRunning,
+			"record %s: attempt %d follows from %s to %s", n.Name, n.Attempt, o.Phase, n.Phase)
+		if n.Attempt > o.Attempt {
+			started++
+		}
+		running := o.Phase == v1alpha1.StepRunning || o.Phase == v1alpha1.StepStopping
+		if running && (n.Phase.Finished() || n.Phase == v1alpha1.StepRetrying) {
+			ended++
+		}
+		p.must(o.Phase != v1alpha1.StepStopping || n.Phase != v1alpha1.StepRunning, "record %s: Stopping became Running", n.Name)
+		p.must(!running || n.Attempt == o.Attempt, "record %s: an attempt started in place of one that runs", n.Name)
+	}
+	p.must(len(now)-len(old) <= 1, "%d steps began in one call", len(now)-len(old))
+	p.must(started <= 1 && ended <= 1, "%d attempts started and %d ended in one call", started, ended)
+	if started == 1 {
+		a := find(d, MakeJob)
+		p.must(a != nil && a.Job == nil, "an attempt started and its Job is not made")
+		p.must(!task.Spec.Suspend && !task.Spec.Cancel, "an attempt started though the task is suspended or cancelled")
+	}
+	return p
+}
+
+// brokenActions checks that nothing is done which the status does not say.
+func brokenActions(task *v1alpha1.AgentTask, d Decision) problems {
+	var p problems
+	count := map[ActionKind]int{}
+	var last *v1alpha1.StepStatus
+	if n := len(d.Status.Steps); n > 0 {
+		last = &d.Status.Steps[n-1]
+	}
+	for _, a := range d.Actions {
+		count[a.Kind]++
+		switch a.Kind {
+		case MakeJob:
+			p.must(last != nil && last.Phase == v1alpha1.StepRunning && equality.Semantic.DeepEqual(*last, *a.Record), "MakeJob for what is not the record that runs: %+v", a.Record)
+			p.must(a.Step != nil && last != nil && a.Step.Name == last.Name && len(a.Input) > 0, "MakeJob with another step, or without input")
+			p.must(!d.Status.Phase.Finished(), "MakeJob for a task that has ended")
+		case StopPod:
+			p.must(a.Pod != nil && last != nil && last.Phase == v1alpha1.StepStopping, "StopPod though the record does not say so")
+		case FinishJob:
+			p.must(a.Job != nil && (last == nil || last.JobName != a.Job.Name || last.Phase.Finished() || last.Phase == v1alpha1.StepRetrying),
+				"FinishJob for an attempt that has not ended")
+		case DeleteTask:
+			p.must(d.Status.Phase.Finished() && task.Spec.TTLSecondsAfterFinished != nil, "DeleteTask without an end or a TTL")
+		}
+	}
+	p.must(count[MakeJob] <= 1 && count[StopPod] <= 1 && count[DeleteTask] <= 1, "actions twice: %v", count)
+	return p
+}
+
+func find(d Decision, kind ActionKind) *Action {
+	for i := range d.Actions {
+		if d.Actions[i].Kind == kind {
+			return &d.Actions[i]
+		}
+	}
+	return nil
+}
+
+// brokenStatus checks what is not a record.
+func brokenStatus(task *v1alpha1.AgentTask, d Decision) problems {
+	var p problems
+	old, now := task.Status, d.Status
+	p.must(old.RunID == "" || old.RunID == now.RunID, "runID %s became %s", old.RunID, now.RunID)
+	p.must(old.StartTime == nil || old.StartTime.Equal(now.StartTime), "startTime was changed")
+	p.must(!old.Phase.Finished() || old.Phase == now.Phase, "phase %s became %s", old.Phase, now.Phase)
+	p.must(now.Phase.Finished() == (now.CompletionTime != nil), "phase %s with completionTime %v", now.Phase, now.CompletionTime)
+	p.must(now.ObservedGeneration == task.Generation, "observedGeneration is %d of %d", now.ObservedGeneration, task.Generation)
+	p.must(len(now.Conditions) == len(allConditions), "%d conditions", len(now.Conditions))
+	for _, kind := range allConditions {
+		c := condition(&now, kind)
+		p.must(c != nil && c.ObservedGeneration == task.Generation && c.Reason != "" && !c.LastTransitionTime.IsZero(), "condition %s: %+v", kind, c)
+	}
+	p = append(p, brokenKstatus(task, &now)...)
+	written := !equality.Semantic.DeepEqual(old.CheckpointTime, now.CheckpointTime)
+	old.CheckpointTime, now.CheckpointTime = nil, nil
+	changed := !equality.Semantic.DeepEqual(old, now)
+	p.must(!written || changed, "checkpointTime was changed and nothing else")
+	if old.Phase != "" && !changed {
+		p.must(len(d.Events) == 0, "nothing changed, and there are events: %+v", d.Events)
+	}
+	return p
+}
+
+func condition(status *v1alpha1.AgentTaskStatus, kind string) *metav1.Condition {
+	for i := range status.Conditions {
+		if status.Conditions[i].Type == kind {
+			return &status.Conditions[i]
+		}
+	}
+	return nil
+}
+
+// kstatus is how GitOps tools read a status, in the few rules that matter here:
+// https://github.com/kubernetes-sigs/cli-utils/blob/master/pkg/kstatus/README.md
+func kstatus(generation int64, status *v1alpha1.AgentTaskStatus) string {
+	is := func(kind string, value metav1.ConditionStatus) bool {
+		c := condition(status, kind)
+		return c != nil && c.Status == value
+	}
+	switch {
+	case status.ObservedGeneration != generation:
+		return "InProgress"
+	case is(v1alpha1.ConditionReconciling, metav1.ConditionTrue):
+		return "InProgress"
+	case is(v1alpha1.ConditionStalled, metav1.ConditionTrue):
+		return "Failed"
+	case is(v1alpha1.ConditionReady, metav1.ConditionTrue):
+		return "Current"
+	}
+	return "InProgress"
+}
+
+// brokenKstatus checks that a tool which knows only kstatus reads the task's state.
+func brokenKstatus(task *v1alpha1.AgentTask, now *v1alpha1.AgentTaskStatus) problems {
+	var p problems
+	got := kstatus(task.Generation, now)
+	reconciling, stalled := condition(now, v1alpha1.ConditionReconciling), condition(now, v1alpha1.ConditionStalled)
+	if reconciling == nil || stalled == nil {
+		return p
+	}
+	p.must(reconciling.Status != metav1.ConditionTrue || stalled.Status != metav1.ConditionTrue, "Reconciling and Stalled at once")
+	switch now.Phase {
+	case v1alpha1.TaskSucceeded:
+		p.must(got == "Current", "a task that succeeded reads as %s", got)
+	case v1alpha1.TaskFailed, v1alpha1.TaskCancelled:
+		p.must(got == "Failed", "a task that ended as %s reads as %s", now.Phase, got)
+	case v1alpha1.TaskSuspended:
+		p.must(reconciling.Status == metav1.ConditionFalse && stalled.Status == metav1.ConditionFalse, "a suspended task is reconciling or stalled")
+	default:
+		p.must(got == "InProgress" || stalled.Status == metav1.ConditionTrue, "phase %s reads as %s", now.Phase, got)
+	}
+	return p
+}

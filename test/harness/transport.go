@@ -1,0 +1,134 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// ErrCut is what a client gets whose connection was cut.
+var ErrCut = errors.New("the connection to the API server was cut")
+
+// RoundTrip is a function that is a http.RoundTripper.
+type RoundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip calls f.
+func (f RoundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// Each makes a Wrap of a function that stands in for each request: it may answer
+// itself, or call next before or after what it does.
+func Each(f func(r *http.Request, next http.RoundTripper) (*http.Response, error)) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		return RoundTrip(func(r *http.Request) (*http.Response, error) { return f(r, next) })
+	}
+}
+
+// IsWriteRequest says whether a request is a write, events apart.
+func IsWriteRequest(r *http.Request) bool {
+	return r.Method != http.MethodGet && r.Method != http.MethodHead && !strings.Contains(r.URL.Path, "/events")
+}
+
+// IsWatchOf says whether a request is a watch of a resource, such as "pods".
+func IsWatchOf(r *http.Request, resource string) bool {
+	return r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/"+resource)
+}
+
+// Crash cuts a client off at its k-th write, before or after the API server has done
+// it. Nothing gets through after that, in either direction.
+type Crash struct {
+	// At is the number, from 1, of the write at which the connection is cut.
+	At int64
+	// Applied says that the API server still does that write.
+	Applied bool
+
+	writes atomic.Int64
+	once   sync.Once
+	cut    chan struct{}
+}
+
+// NewCrash makes a Crash.
+func NewCrash(at int64, applied bool) *Crash {
+	return &Crash{At: at, Applied: applied, cut: make(chan struct{})}
+}
+
+// Cut is closed when the connection is cut.
+func (c *Crash) Cut() <-chan struct{} { return c.cut }
+
+// Writes is how many writes were tried.
+func (c *Crash) Writes() int64 { return c.writes.Load() }
+
+// Wrap is for ManagerOptions.
+func (c *Crash) Wrap(next http.RoundTripper) http.RoundTripper {
+	return RoundTrip(func(r *http.Request) (*http.Response, error) {
+		if c.isCut() {
+			return nil, ErrCut
+		}
+		if !IsWriteRequest(r) || c.writes.Add(1) != c.At {
+			response, err := next.RoundTrip(r)
+			if err == nil && c.isCut() {
+				_ = response.Body.Close()
+				return nil, ErrCut
+			}
+			return response, err
+		}
+		defer c.once.Do(func() { close(c.cut) })
+		if c.Applied {
+			if response, err := next.RoundTrip(r); err == nil {
+				_, _ = io.Copy(io.Discard, response.Body)
+				_ = response.Body.Close()
+			}
+		}
+		return nil, ErrCut
+	})
+}
+
+func (c *Crash) isCut() bool {
+	select {
+	case <-c.cut:
+		return true
+	default:
+		return false
+	}
+}
+
+// Deaf lets a client's watches of a resource fall silent: they stay open, and what the
+// API server says in them is lost.
+type Deaf struct {
+	// Resource is whose watches are concerned, such as "pods".
+	Resource string
+	silent   atomic.Bool
+}
+
+// Deafen loses all that comes from now on.
+func (d *Deaf) Deafen() { d.silent.Store(true) }
+
+// Wrap is for ManagerOptions.
+func (d *Deaf) Wrap(next http.RoundTripper) http.RoundTripper {
+	return RoundTrip(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
+		if err == nil && IsWatchOf(r, d.Resource) {
+			response.Body = &deafBody{response.Body, &d.silent}
+		}
+		return response, err
+	})
+}
+
+type deafBody struct {
+	io.ReadCloser
+	silent *atomic.Bool
+}
+
+func (b *deafBody) Read(p []byte) (int, error) {
+	for {
+		n, err := b.ReadCloser.Read(p)
+		if err != nil || !b.silent.Load() {
+			return n, err
+		}
+	}
+}
