@@ -176,7 +176,7 @@ manifests-bundle: $(KUSTOMIZE) ## write dist/install.yaml (VERSION=dev IMG_REGIS
 
 .PHONY: docker-build
 docker-build: ## build the images with docker buildx (VERSION=dev IMG_REGISTRY=ghcr.io/agenttask-dev)
-	@for image in operator runner; do \
+	@for image in operator runner sample-agent; do \
 		docker buildx build --load --target $$image --build-arg VERSION=$(VERSION) -t $(IMG_REGISTRY)/$$image:$(VERSION) . || exit 1; \
 	done
 

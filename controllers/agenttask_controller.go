@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -47,7 +48,8 @@ type Reconciler struct {
 	// MaxConcurrent is how many tasks are worked on at once. Default: DefaultMaxConcurrent.
 	MaxConcurrent int
 
-	memory *memory
+	memory      *memory
+	checkpoints rest.Interface
 }
 
 // Defaults of a Reconciler.
@@ -91,9 +93,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if task == nil || err != nil {
 		return ctrl.Result{}, err
 	}
-	log := logf.FromContext(ctx).WithValues("step", task.Status.CurrentStep)
-	ctx = logf.IntoContext(ctx, log)
-
 	world, err := r.observe(ctx, task)
 	if err != nil {
 		return result(err)
@@ -117,7 +116,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // read gets the task from the cache, or from the API server where the cache is behind
-// our own last write. It is nil where there is nothing to do.
+// our own last write. It is nil where there is nothing to do. What it points to may be
+// the cache's own: its fields may be replaced, but nothing below them changed.
 func (r *Reconciler) read(ctx context.Context, req ctrl.Request) (*v1alpha1.AgentTask, error) {
 	task := &v1alpha1.AgentTask{}
 	err := r.Get(ctx, req.NamespacedName, task)
@@ -127,6 +127,7 @@ func (r *Reconciler) read(ctx context.Context, req ctrl.Request) (*v1alpha1.Agen
 		if !behind {
 			return task, nil
 		}
+		task = &v1alpha1.AgentTask{}
 		err = r.Live.Get(ctx, req.NamespacedName, task)
 	}
 	if apierrors.IsNotFound(err) {
@@ -145,7 +146,7 @@ func (r *Reconciler) decideAndWrite(ctx context.Context, task *v1alpha1.AgentTas
 	in := engine.Input{Task: task, World: world, Now: r.Clock.Now(), Rand: r.Rand}
 	decision := engine.Decide(in)
 	for len(decision.Load) > 0 {
-		loaded, err := r.loadOutputs(ctx, task, decision.Load, in.Outputs)
+		loaded, err := r.loadOutputs(ctx, task, world, decision.Load, in.Outputs)
 		if err != nil {
 			return decision, err
 		}
@@ -171,7 +172,7 @@ func (r *Reconciler) tell(ctx context.Context, task *v1alpha1.AgentTask, list []
 			kind = "Warning"
 		}
 		r.Events.Eventf(task, nil, kind, e.Reason, "Reconcile", "%s", e.Message)
-		logf.FromContext(ctx).Info(e.Message, "reason", e.Reason)
+		logf.FromContext(ctx).Info(e.Message, "reason", e.Reason, "step", task.Status.CurrentStep)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -61,6 +62,13 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 // makeAttempt makes the attempt's Job, and its pod unless the Job is suspended.
 func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (trouble, error) {
 	job, found, err := a.Job, trouble{}, error(nil)
+	if job != nil && outdated(job, task, a.Record) {
+		r.settled(task, job)
+		if err := r.deleteObject(ctx, job); err != nil {
+			return found, err
+		}
+		job = nil
+	}
 	if job == nil {
 		job, found, err = r.makeJob(ctx, task, a)
 	}
@@ -78,6 +86,13 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 		found.refusal.Retry = r.refusalBackoff(task)
 	}
 	return found, nil
+}
+
+// outdated says whether a Job whose pod the API server refused was made before the task
+// was last changed, perhaps to mend just that. No pod of it has ever existed.
+func outdated(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) bool {
+	return record.Reason == v1alpha1.ReasonRefused &&
+		job.Annotations[v1alpha1.AnnotationGeneration] != strconv.FormatInt(task.Generation, 10)
 }
 
 // remember notes the attempt that was made.

@@ -40,13 +40,14 @@ func jobFinished(job *batchv1.Job) bool {
 }
 
 // CacheByObject is what the operator's caches hold: of Jobs and pods only its own, and
-// of each only what is read. Nothing that comes from a cache may be written back whole.
+// of each only what is read. Objects are handed out without a copy: what comes from a
+// cache may neither be changed nor written back whole.
 func CacheByObject() map[client.Object]cache.ByObject {
 	managed := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: "true"})
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.AgentTask{}: {Transform: cache.TransformStripManagedFields()},
-		&batchv1.Job{}:        {Label: managed, Transform: trimJob},
-		&corev1.Pod{}:         {Label: managed, Transform: trimPod},
+		&v1alpha1.AgentTask{}: {Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: new(true)},
+		&batchv1.Job{}:        {Label: managed, Transform: trimJob, UnsafeDisableDeepCopy: new(true)},
+		&corev1.Pod{}:         {Label: managed, Transform: trimPod, UnsafeDisableDeepCopy: new(true)},
 	}
 }
 

@@ -177,8 +177,7 @@ func ownerName(owner *metav1.OwnerReference) string {
 // endedJobs are the task's Jobs whose attempt is over and that lack their final status.
 func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, running *v1alpha1.StepStatus) ([]*batchv1.Job, error) {
 	list := &batchv1.JobList{}
-	err := r.List(ctx, list, client.InNamespace(task.Namespace), client.MatchingFields{indexOpenJobs: string(task.UID)},
-		client.UnsafeDisableDeepCopy)
+	err := r.List(ctx, list, client.InNamespace(task.Namespace), client.MatchingFields{indexOpenJobs: string(task.UID)})
 	if err != nil {
 		return nil, err
 	}

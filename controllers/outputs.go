@@ -154,26 +154,37 @@ func parseFrame(log io.Reader, announced *stepexec.LogOutput) ([]byte, error) {
 }
 
 // loadOutputs reads the outputs of the named steps, on top of those that were read.
-func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, names []string, have map[string]engine.Loaded) (map[string]engine.Loaded, error) {
+func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, world engine.World, names []string, have map[string]engine.Loaded) (map[string]engine.Loaded, error) {
 	loaded := maps.Clone(have)
 	if loaded == nil {
 		loaded = map[string]engine.Loaded{}
 	}
 	for _, name := range names {
-		for i := range task.Status.Steps {
-			if record := &task.Status.Steps[i]; record.Name == name && record.OutputRef != nil {
-				output, err := r.loadOutput(ctx, task, record.OutputRef)
-				if err != nil {
-					return nil, err
-				}
-				loaded[name] = output
-			}
+		ref := outputRefOf(task, world, name)
+		if ref == nil {
+			return nil, fmt.Errorf("there is no output of step %s to load", name)
 		}
-		if _, ok := loaded[name]; !ok {
-			return nil, errStale
+		output, err := r.loadOutput(ctx, task, ref)
+		if err != nil {
+			return nil, err
 		}
+		loaded[name] = output
 	}
 	return loaded, nil
+}
+
+// outputRefOf is where a step's large output is kept: as its record says, or, for the
+// attempt that has just ended and whose success is not written yet, as was observed.
+func outputRefOf(task *v1alpha1.AgentTask, world engine.World, name string) *v1alpha1.OutputRef {
+	if running := runningRecord(task); running != nil && running.Name == name {
+		return world.Output
+	}
+	for i := range task.Status.Steps {
+		if record := &task.Status.Steps[i]; record.Name == name {
+			return record.OutputRef
+		}
+	}
+	return nil
 }
 
 // loadOutput reads one output and checks it. A problem is what reading again would not

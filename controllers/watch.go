@@ -28,6 +28,10 @@ import (
 // SetupWithManager makes the reconciler hear of tasks, Jobs and pods.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	r.defaults()
+	var err error
+	if r.checkpoints, err = newCheckpoints(mgr.GetConfig(), mgr.GetHTTPClient()); err != nil {
+		return fmt.Errorf("client of checkpoints: %w", err)
+	}
 	ctx := context.Background()
 	if err := mgr.GetFieldIndexer().IndexField(ctx, &batchv1.Job{}, indexOpenJobs, openJobOwner); err != nil {
 		return fmt.Errorf("index of Jobs: %w", err)

@@ -11,7 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 NAMESPACE=agenttask-demo
 OPERATOR_NAMESPACE=agenttask-system
 TASK=research
-VERSION="${VERSION:-dev}"
+SAMPLE_IMAGE="${IMG_REGISTRY:-ghcr.io/agenttask-dev}/sample-agent:${VERSION:-dev}"
 watcher=""
 
 say() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
@@ -53,10 +53,15 @@ start_task() {
   kubectl create namespace "$NAMESPACE" --dry-run=client -o yaml | kubectl apply -f - >/dev/null
   kubectl label namespace "$NAMESPACE" pod-security.kubernetes.io/enforce=restricted --overwrite >/dev/null
   k delete agenttask "$TASK" --ignore-not-found --wait
-  k apply -f config/samples/ledger.yaml
+  apply_sample ledger.yaml
   k rollout status deployment/ledger --timeout=180s
   kubectl delete --raw "$(ledger)?all=true" >/dev/null
-  k apply -f config/samples/agenttask_research.yaml
+  apply_sample agenttask_research.yaml
+}
+
+# apply_sample applies a sample with the image that this version's programs are in.
+apply_sample() {
+  sed "s#ghcr.io/agenttask-dev/sample-agent:dev#$SAMPLE_IMAGE#" "config/samples/$1" | k apply -f -
 }
 
 ledger() { echo "/api/v1/namespaces/$NAMESPACE/services/ledger:http/proxy/effects"; }

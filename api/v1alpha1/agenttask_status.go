@@ -77,7 +77,7 @@ type AgentTaskStatus struct {
 	// +optional
 	RunID string `json:"runID,omitempty"`
 
-	// planHash is the sha256 of the steps as they were when the last step started.
+	// planHash is the sha256 of the steps as they were when the plan was last checked.
 	// +optional
 	PlanHash string `json:"planHash,omitempty"`
 
@@ -180,7 +180,7 @@ type StepStatus struct {
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
 	// output is the step's result, any JSON of at most 2 KiB. Larger results stand in
-	// outputRef.
+	// outputRef. A step that has succeeded and has neither has the result null.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

@@ -55,8 +55,6 @@ const (
 	ReasonNameConflict = "NameConflict"
 	// ReasonManagedByUnsupported: the API server drops spec.managedBy of a Job.
 	ReasonManagedByUnsupported = "ManagedByUnsupported"
-	// ReasonCheckpointTooLarge: the status would pass its hard limit of 512 KiB.
-	ReasonCheckpointTooLarge = "CheckpointTooLarge"
 )
 
 // Reasons of an attempt, in a step's record. The first group is the program's own
@@ -124,6 +122,7 @@ const (
 	EventStepSucceeded = "StepSucceeded"
 	EventStepRetrying  = "StepRetrying"
 	EventStepFailed    = "StepFailed"
+	EventStepCancelled = "StepCancelled"
 	EventStepWaiting   = "StepWaiting"
 	EventTaskSucceeded = "TaskSucceeded"
 	EventTaskFailed    = "TaskFailed"

@@ -22,6 +22,10 @@ const (
 	// AnnotationActionHash, on a Job, is the step record's actionHash. Written by the
 	// operator on creation; compared with the record when a Job of that name exists.
 	AnnotationActionHash = "agenttask.dev/action-hash"
+	// AnnotationGeneration, on a Job, is the task's metadata.generation that it was made
+	// from. Written by the operator on creation; where the API server refuses the Job's pod
+	// and the task was changed since, the Job is made anew.
+	AnnotationGeneration = "agenttask.dev/generation"
 	// AnnotationInput, on a step's pod, is the rendered input as canonical JSON. Written
 	// by the operator on creation; the pod reads it through the downward API as
 	// /agenttask/input.json.

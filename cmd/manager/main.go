@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,6 +41,7 @@ const leaderElectionID = "operator.agenttask.dev"
 type options struct {
 	leaderElect     bool
 	leaderNamespace string
+	leaderIdentity  string
 	probeAddr       string
 	metricsAddr     string
 	metricsSecure   bool
@@ -85,6 +87,7 @@ func (o *options) flags() *pflag.FlagSet {
 	flags.DurationVar(&o.recheck, "recheck-interval", controllers.DefaultRecheckInterval, "how often a running step is looked at though nothing was heard of it")
 	flags.BoolVar(&o.leaderElect, "leader-elect", false, "run only while holding the Lease "+leaderElectionID+"; needed with more than one replica")
 	flags.StringVar(&o.leaderNamespace, "leader-elect-namespace", "", "namespace of the Lease (default: the pod's own)")
+	flags.StringVar(&o.leaderIdentity, "leader-elect-identity", "", "name of this process in the Lease; one that starts again under the same name goes on at once, so no two that live may share it (default: host name and a random part)")
 	flags.StringVar(&o.probeAddr, "health-probe-bind-address", ":8081", "address of /healthz and /readyz; 0 turns them off")
 	flags.StringVar(&o.metricsAddr, "metrics-bind-address", ":8443", "address of /metrics; 0 turns it off")
 	flags.BoolVar(&o.metricsSecure, "metrics-secure", true, "serve metrics over HTTPS, to those whom the API server authenticates and authorizes")
@@ -143,16 +146,21 @@ func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
 			return nil, err
 		}
 	}
+	lock, err := o.lock(config)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
-		Scheme:                        scheme,
-		Cache:                         cache.Options{ByObject: controllers.CacheByObject(), DefaultNamespaces: o.cachedNamespaces()},
-		Client:                        client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.ConfigMap{}}}},
-		LeaderElection:                o.leaderElect,
-		LeaderElectionID:              leaderElectionID,
-		LeaderElectionNamespace:       o.leaderNamespace,
-		LeaderElectionReleaseOnCancel: true,
-		HealthProbeBindAddress:        o.probeAddr,
-		Metrics:                       o.metrics(),
+		LeaderElectionResourceLockInterface: lock,
+		Scheme:                              scheme,
+		Cache:                               cache.Options{ByObject: controllers.CacheByObject(), DefaultNamespaces: o.cachedNamespaces()},
+		Client:                              client.Options{Cache: &client.CacheOptions{DisableFor: []client.Object{&corev1.ConfigMap{}}}},
+		LeaderElection:                      o.leaderElect,
+		LeaderElectionID:                    leaderElectionID,
+		LeaderElectionNamespace:             o.leaderNamespace,
+		LeaderElectionReleaseOnCancel:       true,
+		HealthProbeBindAddress:              o.probeAddr,
+		Metrics:                             o.metrics(),
 	})
 	if err != nil {
 		return nil, err
@@ -162,6 +170,30 @@ func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
 	}
 	return mgr, mgr.AddReadyzCheck("ping", healthz.Ping)
 }
+
+// lock is the Lease under the identity that was given, or nil for the manager's own.
+func (o *options) lock(config *rest.Config) (resourcelock.Interface, error) {
+	if !o.leaderElect || o.leaderIdentity == "" {
+		return nil, nil
+	}
+	namespace := o.leaderNamespace
+	if namespace == "" {
+		text, err := os.ReadFile(podNamespaceFile)
+		if err != nil {
+			return nil, fmt.Errorf("outside of a pod, --leader-elect-identity needs --leader-elect-namespace: %w", err)
+		}
+		namespace = string(text)
+	}
+	return resourcelock.NewFromKubeconfig(resourcelock.LeasesResourceLock, namespace, leaderElectionID,
+		resourcelock.ResourceLockConfig{Identity: o.leaderIdentity}, config, renewDeadline)
+}
+
+const (
+	// podNamespaceFile holds a pod's own namespace.
+	podNamespaceFile = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+	// renewDeadline is how long the leader tries to renew the Lease before it gives up.
+	renewDeadline = 10 * time.Second
+)
 
 func (o *options) metrics() metricsserver.Options {
 	m := metricsserver.Options{BindAddress: o.metricsAddr, SecureServing: o.metricsSecure, CertDir: o.metricsCertDir}

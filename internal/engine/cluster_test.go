@@ -152,9 +152,9 @@ func (c *cluster) reconcile() Decision {
 // sketch is a world in short, for the history of a walk that failed.
 func (c *cluster) sketch(w World) string {
 	out := ""
-	for name, is := range map[string]bool{"job": w.Job != nil, "pod": w.Pod != nil, "jobVanished": w.JobVanished, "podVanished": w.PodVanished, "blocked": w.Blocked != nil} {
+	for i, is := range []bool{w.Job != nil, w.Pod != nil, w.JobVanished, w.PodVanished, w.Blocked != nil} {
 		if is {
-			out += " " + name
+			out += " " + []string{"job", "pod", "jobVanished", "podVanished", "blocked"}[i]
 		}
 	}
 	if w.Pod != nil {

@@ -73,8 +73,8 @@ type Refusal struct {
 
 // Decision is what to do next.
 type Decision struct {
-	// Load names steps whose outputs must be read before anything can be decided. All
-	// else is then empty.
+	// Load names steps whose outputs must be read before anything can be decided: those
+	// with an outputRef, or one that ended in World. All else is then empty.
 	Load []string
 	// Status is to be written where it differs from the task's, before any action.
 	Status v1alpha1.AgentTaskStatus

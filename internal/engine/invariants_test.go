@@ -5,6 +5,7 @@ package engine
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -55,8 +56,8 @@ func broken(before, in Input, d Decision) []string {
 // brokenAlways holds for any status whatever.
 func brokenAlways(before, in Input, d Decision) problems {
 	var p problems
-	p.must(equality.Semantic.DeepEqual(before.Task, in.Task), "the task was changed: %s", lazyDiff{before.Task, in.Task})
-	p.must(equality.Semantic.DeepEqual(before.World, in.World), "the world was changed: %s", lazyDiff{before.World, in.World})
+	p.must(reflect.DeepEqual(before.Task, in.Task), "the task was changed: %s", lazyDiff{before.Task, in.Task})
+	p.must(reflect.DeepEqual(before.World, in.World), "the world was changed: %s", lazyDiff{before.World, in.World})
 	p.must(d.RequeueAfter >= 0, "RequeueAfter is %s", d.RequeueAfter)
 	if len(d.Load) > 0 {
 		p.must(len(d.Actions) == 0 && len(d.Events) == 0 && d.RequeueAfter == 0 && d.Status.Phase == "", "a decision that loads outputs does something too: %+v", d)

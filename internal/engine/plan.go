@@ -6,8 +6,7 @@ package engine
 import (
 	"errors"
 	"fmt"
-
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"strings"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/expr"
@@ -65,7 +64,7 @@ func (d *decider) planChanged() *Problem {
 func ValidatePlan(steps []v1alpha1.Step) *Problem {
 	var earlier []string
 	for i := range steps {
-		if err := checkInput(&steps[i], earlier); err != nil {
+		if err := checkStep(&steps[i], earlier); err != nil {
 			return &Problem{v1alpha1.ReasonInvalidPlan, fmt.Sprintf("spec.steps[%d] (%s): %v", i, steps[i].Name, err)}
 		}
 		earlier = append(earlier, steps[i].Name)
@@ -73,9 +72,14 @@ func ValidatePlan(steps []v1alpha1.Step) *Problem {
 	return nil
 }
 
-func checkInput(step *v1alpha1.Step, earlier []string) error {
+func checkStep(step *v1alpha1.Step, earlier []string) error {
 	if step.Run == nil {
 		return errors.New("it has no action that this version of the operator knows; give run")
+	}
+	for _, e := range step.Run.Env {
+		if strings.Contains(e.Value, "${") {
+			return fmt.Errorf("run.env %s: values must not hold expressions (${...}); give the value in the step's input", e.Name)
+		}
 	}
 	if step.Input == nil {
 		return nil
@@ -117,7 +121,7 @@ func (d *decider) render(step *v1alpha1.Step) ([]byte, *Problem) {
 // vars gathers what a template refers to.
 func (d *decider) vars(template *expr.Template) (expr.Vars, error) {
 	vars := expr.Vars{
-		Params: raw(d.Task.Spec.Params),
+		Params: paramsOf(d.Task),
 		Task:   expr.Task{Name: d.Task.Name, Namespace: d.Task.Namespace, UID: string(d.Task.UID), RunID: d.Status.RunID},
 		Steps:  map[string]expr.StepVars{},
 	}
@@ -141,8 +145,12 @@ func (d *decider) vars(template *expr.Template) (expr.Vars, error) {
 
 // output is a record's output, or asks for it where it is kept elsewhere.
 func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, error) {
-	if record.OutputRef == nil {
-		return raw(record.Output), nil
+	switch {
+	case record.OutputRef != nil:
+	case record.Output == nil: // null, which the status does not hold
+		return []byte("null"), nil
+	default:
+		return record.Output.Raw, nil
 	}
 	loaded, ok := d.Outputs[record.Name]
 	switch {
@@ -155,9 +163,9 @@ func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, error) {
 	return loaded.Output, nil
 }
 
-func raw(doc *apiextensionsv1.JSON) []byte {
-	if doc == nil {
+func paramsOf(task *v1alpha1.AgentTask) []byte {
+	if task.Spec.Params == nil {
 		return nil
 	}
-	return doc.Raw
+	return task.Spec.Params.Raw
 }

@@ -293,7 +293,7 @@ func (d *decider) conclude(record *v1alpha1.StepStatus, verdict Verdict) {
 
 func (d *decider) succeed(record *v1alpha1.StepStatus, verdict Verdict) {
 	record.Output, record.OutputRef = nil, d.World.Output
-	if record.OutputRef == nil {
+	if record.OutputRef == nil && string(verdict.Output) != "null" {
 		record.Output = &apiextensionsv1.JSON{Raw: verdict.Output}
 	}
 	if size := statusSize(&d.Status); size > v1alpha1.MaxStatus {
@@ -315,6 +315,8 @@ func (d *decider) finish(record *v1alpha1.StepStatus, phase v1alpha1.StepPhase, 
 	switch phase {
 	case v1alpha1.StepSucceeded:
 		d.event(false, v1alpha1.EventStepSucceeded, fmt.Sprintf("step %s succeeded after %s", record.Name, took))
+	case v1alpha1.StepCancelled:
+		d.event(true, v1alpha1.EventStepCancelled, fmt.Sprintf("step %s ended as %s: %s", record.Name, phase, message))
 	default:
 		d.event(true, v1alpha1.EventStepFailed, fmt.Sprintf("step %s ended as %s: %s: %s", record.Name, phase, reason, message))
 	}

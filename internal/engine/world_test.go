@@ -230,6 +230,52 @@ func TestStoppingEnds(t *testing.T) {
 	}
 }
 
+// The operator that restarted does not know whose the pod of a deleted Job is. It may
+// still run, so the attempt has not ended, whatever else is said of it.
+func TestPodOfADeletedJobHoldsItsAttempt(t *testing.T) {
+	blocked := &Problem{v1alpha1.ReasonPodLost, "pod x of a deleted Job is still there"}
+	for name, world := range map[string]World{
+		"alone":                          {Blocked: blocked},
+		"and the Job after it vanished":  {Blocked: blocked, JobVanished: true},
+		"and the Job after it is there":  {Blocked: blocked, Job: &batchv1.Job{}},
+		"and another pod of it vanished": {Blocked: blocked, PodVanished: true, LastPod: MakePod().Running().Obj()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			task := MakeTask("plan").Running(t, "plan")
+			d := decide(t, Input{Task: task, World: world})
+			if records(&d.Status) != "plan:Running/1" || kinds(d) != "" || d.RequeueAfter != goneRecheck {
+				t.Errorf("%s, %q, RequeueAfter %s", records(&d.Status), kinds(d), d.RequeueAfter)
+			}
+			task.Spec.Cancel, task.Generation = true, 2
+			for range 2 {
+				d = decide(t, Input{Task: task, World: world})
+				if records(&d.Status) != "plan:Stopping/1" || kinds(d) != "" || d.RequeueAfter != goneRecheck {
+					t.Errorf("cancelled: %s, %q, RequeueAfter %s", records(&d.Status), kinds(d), d.RequeueAfter)
+				}
+				task.Status = d.Status
+			}
+			if d = decide(t, Input{Task: task}); records(&d.Status) != "plan:Cancelled/1" {
+				t.Errorf("once it is gone: %s", records(&d.Status))
+			}
+		})
+	}
+}
+
+// A stranger may take the name of a Job that was deleted while its pod runs on.
+func TestPodOutlivesAConflictOfItsJob(t *testing.T) {
+	conflict := &Problem{v1alpha1.ReasonNameConflict, "Job x belongs to nobody"}
+	task := MakeTask("plan").Running(t, "plan")
+	task.Spec.Cancel, task.Generation = true, 2
+	d := decide(t, Input{Task: task, World: World{Conflict: conflict, JobVanished: true, Pod: MakePod().Running().Obj()}})
+	if records(&d.Status) != "plan:Stopping/1" || kinds(d) != "StopPod" {
+		t.Errorf("cancelled: %s, %q; want the pod stopped first", records(&d.Status), kinds(d))
+	}
+	d = decide(t, Input{Task: task, World: World{Conflict: conflict, JobVanished: true, Pod: MakePod().Succeeded("1").Obj()}})
+	if records(&d.Status) != "plan:Succeeded/1" {
+		t.Errorf("it ended well: %s", records(&d.Status))
+	}
+}
+
 func TestWhatAPodWaitsForDoesNotFlap(t *testing.T) {
 	task := MakeTask("plan").Running(t, "plan")
 	look := func(pod *podBuilder) Decision {

@@ -21,7 +21,7 @@ import (
 // each value, whatever the order of its members and the spelling of its numbers.
 // Duplicate names, invalid UTF-8 and text after the document are errors. So is a number
 // that the canonical form cannot keep, which RFC 8785 would silently change: an integer
-// beyond 2^53 (an identifier, most likely), or one beyond the range of a double.
+// beyond 2^53-1 (an identifier, most likely), or one beyond the range of a double.
 func Canonical(doc []byte) ([]byte, error) {
 	v := jsontext.Value(bytes.Clone(doc))
 	if err := v.Canonicalize(); err != nil {
@@ -30,7 +30,8 @@ func Canonical(doc []byte) ([]byte, error) {
 	return v, checkNumbers(doc)
 }
 
-// maxExact is up to where every integer is a double: 2^53.
+// maxExact is up to where every integer is a double: 2^53, which itself is refused
+// since 2^53+1 reads as it.
 const maxExact = 1 << 53
 
 func checkNumbers(doc []byte) error {
@@ -50,8 +51,8 @@ func checkNumbers(doc []byte) error {
 		if err != nil {
 			return fmt.Errorf("number %s at %s is out of range; write it as a string", text, decoder.StackPointer())
 		}
-		if !strings.ContainsAny(text, ".eE") && math.Abs(value) > maxExact {
-			return fmt.Errorf("integer %s at %s is beyond 2^53 and would lose digits; write it as a string", text, decoder.StackPointer())
+		if !strings.ContainsAny(text, ".eE") && math.Abs(value) >= maxExact {
+			return fmt.Errorf("integer %s at %s is beyond 2^53-1 and would lose digits; write it as a string", text, decoder.StackPointer())
 		}
 	}
 }

@@ -41,10 +41,13 @@ func Render(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.Step
 	return &batchv1.Job{
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:            record.JobName,
-			Namespace:       task.Namespace,
-			Labels:          withQueueLabels(labels, template.Labels),
-			Annotations:     map[string]string{v1alpha1.AnnotationActionHash: record.ActionHash},
+			Name:      record.JobName,
+			Namespace: task.Namespace,
+			Labels:    withQueueLabels(labels, template.Labels),
+			Annotations: map[string]string{
+				v1alpha1.AnnotationActionHash: record.ActionHash,
+				v1alpha1.AnnotationGeneration: strconv.FormatInt(task.Generation, 10),
+			},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(task, v1alpha1.GroupVersion.WithKind("AgentTask"))},
 		},
 		Spec: batchv1.JobSpec{
@@ -101,7 +104,11 @@ func podTemplate(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1
 		template = *task.Spec.PodTemplate.DeepCopy()
 	}
 	template.Labels = merged(template.Labels, managedLabels(task, step.Name, record.Attempt))
-	template.Annotations = merged(template.Annotations, map[string]string{v1alpha1.AnnotationInput: string(input)})
+	template.Annotations = merged(template.Annotations, map[string]string{
+		v1alpha1.AnnotationInput: string(input),
+		// So that kubectl logs does not say which container it took.
+		"kubectl.kubernetes.io/default-container": ContainerStep,
+	})
 
 	spec := &template.Spec
 	defaultPodSpec(spec)

@@ -32,7 +32,7 @@ func RunActionOf(step *v1alpha1.Step, input []byte) Action {
 
 // Key is the idempotency key of the action in a run: <runID>.<step>.<sha256>. It
 // depends on nothing else: not on the attempt, the step's position or the clock. At
-// most 168 characters, all of which may stand in a header.
+// most 169 characters, all of which may stand in a header.
 func (a Action) Key(runID string) string {
 	sum := digest("agenttask.dev/key/v1", runID, a.identity())
 	return runID + "." + a.Step + "." + hex.EncodeToString(sum[:])

@@ -23,9 +23,10 @@ var _ = Describe("A step's program", Ordered, func() {
 	var seen *history
 
 	const (
-		runTimeout = 2 * time.Second
-		grace      = 3 * time.Second
-		tooLarge   = 100 << 10
+		runTimeout   = 2 * time.Second
+		grace        = 3 * time.Second
+		startTimeout = 20 * time.Second
+		tooLarge     = 100 << 10
 	)
 
 	BeforeAll(func() {
@@ -34,9 +35,10 @@ var _ = Describe("A step's program", Ordered, func() {
 		startLedger(namespace)
 		makeTask(namespace, "oom").Steps(
 			agentStep("eat", "memhog", "--mib", "256").Memory("48Mi").Retry(1)).Create()
-		// Nothing listens on port 1, so that the pull fails at once, on any network.
+		// Nothing listens on port 1, so that the pull fails at once, on any network. Yet the
+		// kubelet may take 10 to 15 seconds until it says so in the pod's status.
 		makeTask(namespace, "image").Steps(
-			agentStep("pull", "plan").Image("localhost:1/no-such-agent:1.0").StartTimeout(5*time.Second).Retry(1)).Create()
+			agentStep("pull", "plan").Image("localhost:1/no-such-agent:1.0").StartTimeout(startTimeout).Retry(1)).Create()
 		makeTask(namespace, "large").Steps(
 			agentStep("big", "big", "--bytes", "102400"),
 			shellStep("count", "wc -c < /agenttask/input.json").Stdout().Input(`"${steps.big.output.data}"`),
@@ -55,25 +57,6 @@ var _ = Describe("A step's program", Ordered, func() {
 		Expect(seen.statesOf("oom")).To(ContainElement("Waiting StepRetrying step=eat Retrying attempt=1 OutOfMemory"))
 		Expect(eventsOf(Default, namespace, "oom")).To(ContainElement(HavePrefix("StepRetrying: step eat attempt 1 of at most 2 ended: OutOfMemory")))
 		expectJobs(task, 2)
-	})
-
-	It("whose image cannot be pulled waits, saying so, is tried again, then fails", func() {
-		task := awaitEnd(namespace, "image", v1alpha1.TaskFailed)
-		failed := lastRecord(task)
-		Expect(failed.Reason).To(Equal(v1alpha1.ReasonImageUnavailable))
-		Expect(failed.Attempt).To(BeEquivalentTo(2))
-		Expect(failed.Message).To(And(ContainSubstring("startTimeout of 5s"), ContainSubstring("localhost:1/no-such-agent:1.0")))
-		Expect(seen.statesOf("image")).To(ContainElements(
-			"Waiting ImageUnavailable step=pull Running attempt=1 ImageUnavailable",
-			"Waiting StepRetrying step=pull Retrying attempt=1 ImageUnavailable",
-			"Waiting ImageUnavailable step=pull Running attempt=2 ImageUnavailable"))
-		Expect(eventsOf(Default, namespace, "image")).To(ContainElement(
-			HavePrefix("StepWaiting: step pull waits: ImageUnavailable: image localhost:1/no-such-agent:1.0 cannot be pulled")))
-		Eventually(func(g Gomega) {
-			pods := &corev1.PodList{}
-			g.Expect(api.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelTask: "image"})).To(Succeed())
-			g.Expect(pods.Items).To(BeEmpty(), "pods that never started go away")
-		}).WithTimeout(stepTimeout).Should(Succeed())
 	})
 
 	It("may leave a large output, which later steps read and which goes away with the task", func() {
@@ -117,7 +100,7 @@ var _ = Describe("A step's program", Ordered, func() {
 	})
 
 	It("gets SIGTERM when its task is cancelled, and time to end", func() {
-		name := makeTask(namespace, "cancelled").Grace(30 * time.Second).Steps(
+		name := makeTask(namespace, "cancelled").Grace(30*time.Second).Steps(
 			shellStep("wait", `trap 'echo tidying up; exit 0' TERM; echo ready; while :; do sleep 0.2; done`),
 			shellStep("never", "true")).Create()
 		record := awaitRunning(namespace, name, "wait")
@@ -151,5 +134,24 @@ var _ = Describe("A step's program", Ordered, func() {
 		Expect(effects).To(HaveLen(1), "one effect")
 		Expect(effects[0].Count).To(BeEquivalentTo(2), "asked for twice")
 		Expect(effects[0].Key).To(Equal(first.IdempotencyKey))
+	})
+
+	It("whose image cannot be pulled waits, saying so, is tried again, then fails", func() {
+		task := awaitEnd(namespace, "image", v1alpha1.TaskFailed)
+		failed := lastRecord(task)
+		Expect(failed.Reason).To(Equal(v1alpha1.ReasonImageUnavailable))
+		Expect(failed.Attempt).To(BeEquivalentTo(2))
+		Expect(failed.Message).To(And(ContainSubstring("startTimeout of 20s"), ContainSubstring("localhost:1/no-such-agent:1.0")))
+		Expect(seen.statesOf("image")).To(ContainElements(
+			"Waiting ImageUnavailable step=pull Running attempt=1 ImageUnavailable",
+			"Waiting StepRetrying step=pull Retrying attempt=1 ImageUnavailable",
+			"Waiting ImageUnavailable step=pull Running attempt=2 ImageUnavailable"))
+		Expect(eventsOf(Default, namespace, "image")).To(ContainElement(
+			HavePrefix("StepWaiting: step pull waits: ImageUnavailable: image localhost:1/no-such-agent:1.0 cannot be pulled")))
+		Eventually(func(g Gomega) {
+			pods := &corev1.PodList{}
+			g.Expect(api.List(ctx, pods, client.InNamespace(namespace), client.MatchingLabels{v1alpha1.LabelTask: "image"})).To(Succeed())
+			g.Expect(pods.Items).To(BeEmpty(), "pods that never started go away")
+		}).WithTimeout(stepTimeout).Should(Succeed())
 	})
 })

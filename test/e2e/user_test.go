@@ -114,9 +114,11 @@ func table(args ...string) map[string]bool {
 	return rows
 }
 
-// allowed asks the API server whether a user may do something.
+// allowed asks the API server whether a user may do something to a resource, or to a
+// resource/subresource.
 func allowed(namespace, user, verb, resource string) bool {
-	out, _ := tryKubectl("", "auth", "can-i", verb, resource, "-n", namespace, "--as="+user) // "no" is an exit code of 1
+	resource, subresource, _ := strings.Cut(resource, "/")
+	out, _ := tryKubectl("", "auth", "can-i", verb, resource, "--subresource="+subresource, "-n", namespace, "--as="+user) // "no" is an exit code of 1
 	return strings.TrimSpace(out) == "yes"
 }
 

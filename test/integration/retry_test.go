@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/test/harness"
@@ -149,14 +150,13 @@ var _ = Describe("The infrastructure's failures", func() {
 		By("tainting: the pod is marked and deleted, and the node does not answer")
 		editPodStatus(pod, func(p *corev1.Pod) {
 			p.Status.Conditions = append(p.Status.Conditions, corev1.PodCondition{
-				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", Message: "Taint manager: deleting due to NoExecute taint",
+				Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByTaintManager", LastTransitionTime: metav1.Now(), Message: "Taint manager: deleting due to NoExecute taint",
 			})
 		})
 		Expect(cluster.Client.Delete(ctx, pod)).To(Succeed())
 		w.waitsFor("task", v1alpha1.ReasonPodLost)
 		Consistently(func() int32 { return record(w.get("task"), "one").Attempt }).Should(BeEquivalentTo(1))
 
-		GinkgoWriter.Printf("DEBUG %+v\n", w.pods("task")[0].Status.Conditions)
 		By("removing the pod, as its garbage collector does when the node is gone")
 		editPodStatus(pod, func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed })
 		Consistently(func() int32 { return record(w.get("task"), "one").Attempt }).Should(BeEquivalentTo(1), "phase Failed alone proves nothing")

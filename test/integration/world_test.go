@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -310,3 +311,5 @@ func editPodStatus(pod *corev1.Pod, change func(*corev1.Pod)) {
 }
 
 func gracePeriod(seconds int64) client.DeleteOption { return client.GracePeriodSeconds(seconds) }
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }

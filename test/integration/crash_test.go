@@ -1,0 +1,121 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package integration_test
+
+import (
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/test/harness"
+)
+
+var _ = Describe("An operator that dies", func() {
+	const steps, writes = 3, 4*3 + 1
+
+	for at := int64(1); at <= writes; at++ {
+		for _, applied := range []bool{false, true} {
+			what := map[bool]string{false: "before", true: "after"}[applied]
+			It(fmt.Sprintf("%s write %d of %d was done is only a pause", what, at, writes), func() {
+				w := emptyWorld(nil)
+				crash := harness.NewCrash(at, applied)
+				m := w.operator(harness.ManagerOptions{Name: "first", Wrap: crash.Wrap})
+				w.create(w.make("task").Steps("one", "two", "three").Obj())
+				Eventually(crash.Cut()).Should(BeClosed(), func() string { return summary(w.get("task")) })
+				Expect(m.Stop()).To(Succeed())
+
+				w.operator(harness.ManagerOptions{Name: "second"})
+				task := w.reaches("task", v1alpha1.TaskSucceeded)
+				Expect(attempts(task)).To(Equal(map[string]int32{"one": 1, "two": 1, "three": 1}))
+				expectEachOnce(w, steps)
+			})
+		}
+	}
+
+	It("in a step with a retry neither forgets nor repeats an attempt", func() {
+		w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.TryAgain(0), harness.Succeed(1)}}))
+		for at := int64(1); at <= 6; at++ {
+			crash := harness.NewCrash(2, at%2 == 0)
+			m := w.operator(harness.ManagerOptions{Name: fmt.Sprintf("operator-%d", at), Wrap: crash.Wrap})
+			if at == 1 {
+				w.create(w.make("task").Step("one").RetryFast(1).Step("two").Obj())
+			}
+			select {
+			case <-crash.Cut():
+			case <-time.After(2 * time.Second): // fewer writes than that were left to do
+			}
+			Expect(m.Stop()).To(Succeed())
+		}
+		w.operator(harness.ManagerOptions{Name: "last"})
+		task := w.reaches("task", v1alpha1.TaskSucceeded)
+		Expect(attempts(task)).To(Equal(map[string]int32{"one": 2, "two": 1}))
+		expectEachOnce(w, 3)
+	})
+})
+
+var _ = Describe("An operator", func() {
+	It("that misses what its pods do finds out when it looks again", func() {
+		deaf := &harness.Deaf{Resource: "pods"}
+		done := make(chan struct{})
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.HangUntil(done)}}),
+			harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
+		w.create(w.make("task").Steps("one", "two").Obj())
+		w.runningPod("task", "one", 1)
+		deaf.Deafen()
+		close(done)
+		task := w.reaches("task", v1alpha1.TaskSucceeded)
+		Expect(attempts(task)).To(Equal(map[string]int32{"one": 1, "two": 1}))
+		expectEachOnce(w, 2)
+	})
+
+	It("that misses what becomes of its Jobs goes on as well", func() {
+		deaf := &harness.Deaf{Resource: "jobs"}
+		w := newWorld(nil, harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
+		deaf.Deafen()
+		w.create(w.make("task").Steps("one", "two").Obj())
+		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1, "two": 1}))
+		expectEachOnce(w, 2)
+	})
+
+	It("that is not the only one, without leader election, still runs each step once", func() {
+		w := newWorld(nil, harness.ManagerOptions{Name: "first"})
+		w.operator(harness.ManagerOptions{Name: "second"})
+		for i := range 5 {
+			w.create(w.make(fmt.Sprintf("task%d", i)).Steps("one", "two", "three").Obj())
+		}
+		for i := range 5 {
+			task := w.reaches(fmt.Sprintf("task%d", i), v1alpha1.TaskSucceeded)
+			Expect(attempts(task)).To(Equal(map[string]int32{"one": 1, "two": 1, "three": 1}))
+		}
+		expectEachOnce(w, 15)
+	})
+
+	It("runs many tasks at once", func() {
+		w := newWorld(harness.Instantly(harness.Plan(nil)))
+		for i := range 30 {
+			w.create(w.make(fmt.Sprintf("task%d", i)).Steps("one", "two", "three").Obj())
+		}
+		for i := range 30 {
+			w.reaches(fmt.Sprintf("task%d", i), v1alpha1.TaskSucceeded)
+		}
+		expectEachOnce(w, 90)
+	})
+})
+
+// expectEachOnce looks at what was made of Jobs and pods: so many, each once.
+func expectEachOnce(w *world, count int) {
+	GinkgoHelper()
+	for _, resource := range []string{"jobs", "pods"} {
+		names := w.created(resource)
+		seen := map[string]int{}
+		for _, name := range names {
+			seen[name]++
+		}
+		Expect(seen).To(HaveLen(count), "%s: %v", resource, names)
+		Expect(names).To(HaveLen(count), "%s: %v", resource, names)
+	}
+}
