@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
@@ -83,7 +84,7 @@ const (
 
 // Reconcile takes a task one step on:
 //
-//  1. read the task (older than our own last write: from the API server);
+//  1. read the task, from memory where nothing newer was seen;
 //  2. observe the current attempt's Job and pod;
 //  3. decide, which is pure;
 //  4. write the status by compare-and-swap, if it changed: a conflict ends it here;
@@ -115,29 +116,37 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: r.nextLook(task, decision.RequeueAfter)}, nil
 }
 
-// read gets the task from the cache, or from the API server where the cache is behind
-// our own last write. It is nil where there is nothing to do. What it points to may be
-// the cache's own: its fields may be replaced, but nothing below them changed.
+// read gets the task as it was last written, by us or by somebody else. The cache holds
+// only the metadata of tasks, since each event would otherwise bring a whole plan and all
+// its results: the task itself is what we last read or wrote, as long as the metadata
+// shows nothing newer, and else what the API server holds. It is nil where there is
+// nothing to do. Its fields may be replaced, but nothing below them changed.
 func (r *Reconciler) read(ctx context.Context, req ctrl.Request) (*v1alpha1.AgentTask, error) {
-	task := &v1alpha1.AgentTask{}
-	err := r.Get(ctx, req.NamespacedName, task)
+	seen := taskMetadata()
+	err := r.Get(ctx, req.NamespacedName, seen)
 	if err == nil {
-		behind := false
-		r.memory.with(req.NamespacedName, task.UID, func(m *taskMemory) { behind = m.behind(task.ResourceVersion) })
-		if !behind {
+		if task := r.memory.taskSince(req.NamespacedName, seen.UID, seen.ResourceVersion); task != nil {
 			return task, nil
 		}
-		task = &v1alpha1.AgentTask{}
-		err = r.Live.Get(ctx, req.NamespacedName, task)
+		task := &v1alpha1.AgentTask{}
+		if err = r.Live.Get(ctx, req.NamespacedName, task); err == nil {
+			task.ManagedFields = nil
+			r.memory.keepTask(task)
+			return task, nil
+		}
 	}
 	if apierrors.IsNotFound(err) {
 		r.memory.forget(req.NamespacedName)
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return task, nil
+	return nil, err
+}
+
+// taskMetadata is an empty AgentTask of which only the metadata is read.
+func taskMetadata() *metav1.PartialObjectMetadata {
+	seen := &metav1.PartialObjectMetadata{}
+	seen.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AgentTask"))
+	return seen
 }
 
 // decideAndWrite decides, reading outputs as far as they are asked for, and writes

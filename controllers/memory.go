@@ -11,6 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 )
 
 // memory holds hints of this process about tasks: it saves reads and rejected writes,
@@ -25,8 +27,9 @@ type memory struct {
 
 type taskMemory struct {
 	uid types.UID
-	// written is the resourceVersion of our last status write.
-	written string
+	// task is the task as we last read or wrote it, until it has ended. Nothing in it is
+	// changed.
+	task *v1alpha1.AgentTask
 	// vanishedJobs are UIDs of Jobs that were seen to be deleted, by name.
 	vanishedJobs map[string]types.UID
 	// vanishedPods are the last sights of pods that were seen to be deleted, by name.
@@ -122,13 +125,38 @@ func (t *taskMemory) prune(jobName string) {
 	}
 }
 
-// behind says whether a task read from the cache is older than our last write of it.
-func (t *taskMemory) behind(resourceVersion string) bool {
-	if t.written == "" {
-		return false
+// keepTask keeps a task as it was read or written, as long as it goes on.
+func (m *memory) keepTask(task *v1alpha1.AgentTask) {
+	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) {
+		t.task = nil
+		if !task.Status.Phase.Finished() {
+			t.task = new(*task)
+		}
+	})
+}
+
+// dropTask drops the task itself, which turned out to be old.
+func (m *memory) dropTask(key types.NamespacedName) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.tasks[key]; t != nil {
+		t.task = nil
 	}
-	order, err := resourceversion.CompareResourceVersion(resourceVersion, t.written)
-	return err == nil && order < 0
+}
+
+// taskSince is the task that is kept, where it is at least as new as a resourceVersion
+// that was seen, or nil.
+func (m *memory) taskSince(key types.NamespacedName, uid types.UID, seen string) *v1alpha1.AgentTask {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.tasks[key]
+	if t == nil || t.uid != uid || t.task == nil {
+		return nil
+	}
+	if order, err := resourceversion.CompareResourceVersion(t.task.ResourceVersion, seen); err != nil || order < 0 {
+		return nil
+	}
+	return new(*t.task)
 }
 
 // jobVanished keeps whose a Job was, for the pod that may outlive it a little.

@@ -75,8 +75,7 @@ func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus
 // was read may be older than what is done.
 func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, seen sight, world *engine.World) error {
 	now := r.Clock.Now()
-	live := &metav1.PartialObjectMetadata{}
-	live.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AgentTask"))
+	live := taskMetadata()
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -85,6 +84,7 @@ func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, rec
 		return err
 	}
 	if live.UID != task.UID || live.ResourceVersion != task.ResourceVersion {
+		r.memory.dropTask(client.ObjectKeyFromObject(task))
 		return errStale
 	}
 	if err := r.look(ctx, r.Live, task, record, seen, world); err != nil {

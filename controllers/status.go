@@ -65,9 +65,10 @@ func (r *Reconciler) writeStatus(ctx context.Context, task *v1alpha1.AgentTask, 
 	err = r.checkpoints.Put().Namespace(task.Namespace).Resource("agenttasks").Name(task.Name).SubResource("status").
 		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Into(written)
 	if err != nil {
+		r.memory.dropTask(client.ObjectKeyFromObject(task))
 		return err
 	}
 	task.Status, task.ResourceVersion = status, written.ResourceVersion
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.written = task.ResourceVersion })
+	r.memory.keepTask(task)
 	return nil
 }

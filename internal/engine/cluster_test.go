@@ -6,6 +6,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -130,7 +131,7 @@ func (c *cluster) reconcile() Decision {
 	for _, p := range broken(before, in, d) {
 		c.problem("%s", p)
 	}
-	if twice := Decide(in); !equality.Semantic.DeepEqual(d, twice) {
+	if twice := Decide(in); !reflect.DeepEqual(d, twice) {
 		c.problem("the same input gave two decisions: %s", lazyDiff{d, twice})
 	}
 	c.history = append(c.history, c.sketch(in.World)+" "+difference(&c.task.Status, &d.Status)+" "+kinds(d))

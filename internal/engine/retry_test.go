@@ -164,12 +164,12 @@ func TestSizeOfTheCheckpointIsBounded(t *testing.T) {
 	if err != nil || len(big) != 2042 {
 		t.Fatalf("output of %d bytes, %v", len(big), err)
 	}
-	s := tell(t, task, func(Attempt) stepexec.Result {
+	err = Simulation{Program: func(Attempt) stepexec.Result {
 		return stepexec.Result{Outcome: stepexec.OutcomeSucceeded, Output: big}
-	}, nil)
+	}}.Run(task, epoch)
 	last := task.Status.Steps[len(task.Status.Steps)-1]
-	if s.err != nil || last.Phase != v1alpha1.StepFailed || last.Reason != v1alpha1.ReasonOutputTooLarge || last.Output != nil {
-		t.Fatalf("ended at step %d with %s %s, error %v", len(task.Status.Steps), last.Phase, last.Reason, s.err)
+	if err != nil || last.Phase != v1alpha1.StepFailed || last.Reason != v1alpha1.ReasonOutputTooLarge || last.Output != nil {
+		t.Fatalf("ended at step %d with %s %s, error %v", len(task.Status.Steps), last.Phase, last.Reason, err)
 	}
 	if len(task.Status.Steps) < 150 {
 		t.Errorf("only %d steps of 2 KiB fit", len(task.Status.Steps))

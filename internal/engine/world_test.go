@@ -22,21 +22,24 @@ func large() *podBuilder {
 	return MakePod().Result(0, stepexec.Result{Outcome: stepexec.OutcomeSucceeded, LogOutput: &stepexec.LogOutput{Bytes: 5000}})
 }
 
-func TestWorldOfARunningAttempt(t *testing.T) {
+// worldCase is what may be seen of a running attempt, and what is decided upon it.
+type worldCase struct {
+	world       World
+	job         bool
+	edit        func(*v1alpha1.AgentTaskSpec)
+	now         time.Duration
+	wantRecords string
+	wantActions string
+	wantReason  string
+	wantPhase   v1alpha1.TaskPhase
+	wantRequeue time.Duration
+}
+
+func worldCases() map[string]worldCase {
 	refusal := &Refusal{Message: "quota exceeded", Retry: 4 * time.Second}
 	conflict := &Problem{v1alpha1.ReasonNameConflict, "Job x belongs to nobody"}
 	blocked := &Problem{v1alpha1.ReasonPodLost, "pod x of a deleted Job is still there"}
-	tests := map[string]struct {
-		world       World
-		job         bool
-		edit        func(*v1alpha1.AgentTaskSpec)
-		now         time.Duration
-		wantRecords string
-		wantActions string
-		wantReason  string
-		wantPhase   v1alpha1.TaskPhase
-		wantRequeue time.Duration
-	}{
+	return map[string]worldCase{
 		"neither Job nor pod: both are made": {
 			wantRecords: "plan:Running/1", wantActions: "MakeJob", wantPhase: v1alpha1.TaskRunning, wantRequeue: 10 * time.Minute},
 		"a Job and no pod: the pod is made": {
@@ -101,7 +104,10 @@ func TestWorldOfARunningAttempt(t *testing.T) {
 			job: true, world: World{Pod: large().Obj(), Refusal: refusal},
 			wantRecords: "plan:Running/1", wantReason: v1alpha1.ReasonRefused, wantPhase: v1alpha1.TaskWaiting, wantRequeue: 4 * time.Second},
 	}
-	for name, tt := range tests {
+}
+
+func TestWorldOfARunningAttempt(t *testing.T) {
+	for name, tt := range worldCases() {
 		t.Run(name, func(t *testing.T) {
 			task := MakeTask("plan").Running(t, "plan")
 			if tt.job {

@@ -137,8 +137,7 @@ var _ = Describe("A deployed operator", Ordered, func() {
 		name := researchTask(namespace, "replicas", shortWork).Create()
 		awaitProgress(namespace, name, 2)
 		was := leaseHolder(Default)
-		leader, _, _ := strings.Cut(was, "_") // a holder is its pod's name and something random
-		kubectl("-n", operatorNamespace, "delete", "pod", leader, "--grace-period=0", "--force")
+		kubectl("-n", operatorNamespace, "delete", "pod", podOfHolder(was), "--grace-period=0", "--force")
 		expectTakeover(was)
 		expectRanOnce(seen, awaitEnd(namespace, name, v1alpha1.TaskSucceeded))
 	})
@@ -224,6 +223,20 @@ func leaseHolder(g Gomega) string {
 	lease := &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: leaseName}}
 	g.Expect(client.IgnoreNotFound(api.Get(ctx, client.ObjectKeyFromObject(lease), lease))).To(Succeed())
 	return ptr.Deref(lease.Spec.HolderIdentity, "")
+}
+
+// podOfHolder is the operator's pod that holds the Lease under its UID.
+func podOfHolder(holder string) string {
+	GinkgoHelper()
+	pods, err := clientset.CoreV1().Pods(operatorNamespace).List(ctx, metav1.ListOptions{LabelSelector: operatorSelector})
+	Expect(err).NotTo(HaveOccurred())
+	for _, pod := range pods.Items {
+		if string(pod.UID) == holder {
+			return pod.Name
+		}
+	}
+	Fail("no pod of the operator has the UID " + holder)
+	return ""
 }
 
 // expectTakeover waits until another than before leads.

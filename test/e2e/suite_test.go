@@ -106,7 +106,12 @@ func installOperator() {
 
 // awaitOperator waits until the deployed operator is as many pods as it should be.
 func awaitOperator() {
-	kubectl("-n", operatorNamespace, "rollout", "status", "deployment/"+operatorDeployment, "--timeout="+rolloutTimeout.String())
+	GinkgoHelper()
+	_, err := tryKubectl("", "-n", operatorNamespace, "rollout", "status", "deployment/"+operatorDeployment, "--timeout="+rolloutTimeout.String())
+	if err != nil {
+		showOperator()
+	}
+	Expect(err).NotTo(HaveOccurred())
 	Eventually(func(g Gomega) {
 		deployment, err := clientset.AppsV1().Deployments(operatorNamespace).Get(ctx, operatorDeployment, metav1.GetOptions{})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -160,10 +165,16 @@ var _ = AfterEach(func() {
 		show("-n", name, "describe", "pods")
 		show("-n", name, "get", "events", "--sort-by=.lastTimestamp")
 	}
-	show("-n", operatorNamespace, "get", "pods", "-o", "wide")
-	show("-n", operatorNamespace, "logs", "-l", operatorSelector, "--prefix", "--tail=300")
+	showOperator()
 	showLocalOperators()
 })
+
+// showOperator prints the deployed operator's pods and logs.
+func showOperator() {
+	show("-n", operatorNamespace, "get", "pods", "-o", "wide")
+	show("-n", operatorNamespace, "describe", "pods", "-l", operatorSelector)
+	show("-n", operatorNamespace, "logs", "-l", operatorSelector, "--prefix", "--tail=300")
+}
 
 // show prints what a kubectl command prints.
 func show(args ...string) {

@@ -79,10 +79,7 @@ func (c *Crash) Wrap(next http.RoundTripper) http.RoundTripper {
 		}
 		defer c.once.Do(func() { close(c.cut) })
 		if c.Applied {
-			if response, err := next.RoundTrip(r); err == nil {
-				_, _ = io.Copy(io.Discard, response.Body)
-				_ = response.Body.Close()
-			}
+			discard(next.RoundTrip(r))
 		}
 		return nil, ErrCut
 	})
@@ -94,6 +91,37 @@ func (c *Crash) isCut() bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// Flaky loses a share of a client's writes: their request or their answer, in turn. The
+// n-th write, counted over all, is lost where Lose(n) says so.
+type Flaky struct {
+	Lose   func(n int64) bool
+	writes atomic.Int64
+	lost   atomic.Int64
+}
+
+// Lost is how many writes were lost so far, one way or the other.
+func (f *Flaky) Lost() int64 { return f.lost.Load() }
+
+// Wrap is for ManagerOptions.
+func (f *Flaky) Wrap(next http.RoundTripper) http.RoundTripper {
+	return RoundTrip(func(r *http.Request) (*http.Response, error) {
+		if !IsWriteRequest(r) || !f.Lose(f.writes.Add(1)) {
+			return next.RoundTrip(r)
+		}
+		if f.lost.Add(1)%2 == 0 {
+			discard(next.RoundTrip(r))
+		}
+		return nil, ErrCut
+	})
+}
+
+func discard(response *http.Response, err error) {
+	if err == nil {
+		_, _ = io.Copy(io.Discard, response.Body)
+		_ = response.Body.Close()
 	}
 }
 

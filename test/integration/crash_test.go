@@ -81,6 +81,34 @@ var _ = Describe("An operator", func() {
 		expectEachOnce(w, 2)
 	})
 
+	It("that misses an edit of a task finds out when it looks again", func() {
+		deaf := &harness.Deaf{Resource: "agenttasks"}
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"two": {harness.Hang()}}),
+			harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
+		w.create(w.make("task").Steps("one", "two").Obj())
+		w.runningPod("task", "two", 1)
+		deaf.Deafen()
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })
+		w.reaches("task", v1alpha1.TaskCancelled)
+	})
+
+	It("whose writes get lost on the way there or back does everything once all the same", func() {
+		flaky := &harness.Flaky{Lose: func(n int64) bool { return n%3 == 0 }}
+		w := newWorld(nil, harness.ManagerOptions{Wrap: flaky.Wrap})
+		for i := range 5 {
+			w.create(w.make(fmt.Sprintf("task%d", i)).Steps("one", "two", "three").Obj())
+		}
+		for i := range 5 {
+			task := w.reaches(fmt.Sprintf("task%d", i), v1alpha1.TaskSucceeded)
+			Expect(attempts(task)).To(Equal(map[string]int32{"one": 1, "two": 1, "three": 1}))
+		}
+		Expect(flaky.Lost()).To(BeNumerically(">", 20))
+		expectEachOnce(w, 15)
+		for _, job := range w.jobs() {
+			Eventually(func() int32 { return w.job(job.Name).Status.Succeeded }).Should(BeEquivalentTo(1), job.Name)
+		}
+	})
+
 	It("that is not the only one, without leader election, still runs each step once", func() {
 		w := newWorld(nil, harness.ManagerOptions{Name: "first"})
 		w.operator(harness.ManagerOptions{Name: "second"})

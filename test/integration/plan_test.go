@@ -77,6 +77,8 @@ var _ = Describe("A plan", func() {
 		})
 		Expect(kstatus(task)).To(Equal("Current"))
 		Expect(condition(task, "Ready").Message).To(Equal("all 2 steps succeeded"))
+		_, err := cluster.Kubectl(ctx, "-n", w.ns, "wait", "--for=condition=Ready", "agt/task", "--timeout=5s")
+		Expect(err).NotTo(HaveOccurred())
 	})
 
 	It("ends as Failed when a step has the last word, and runs no later step", func() {
@@ -105,12 +107,12 @@ var _ = Describe("A plan", func() {
 
 	It("takes its keys from runID, so that a task made again sends the same", func() {
 		w := newWorld(nil)
-		make := func() *v1alpha1.AgentTask { return w.make("task").RunID("refund-123").Steps("one", "two").Obj() }
-		w.create(make())
+		again := func() *v1alpha1.AgentTask { return w.make("task").RunID("refund-123").Steps("one", "two").Obj() }
+		w.create(again())
 		first := w.reaches("task", v1alpha1.TaskSucceeded)
 		Expect(cluster.Client.Delete(ctx, first.DeepCopy())).To(Succeed())
 		w.waitGone(first.DeepCopy())
-		w.create(make())
+		w.create(again())
 		second := w.reaches("task", v1alpha1.TaskSucceeded)
 		Expect(second.UID).NotTo(Equal(first.UID))
 		for i := range first.Status.Steps {

@@ -110,12 +110,16 @@ var _ = Describe("A refusal of the API server", func() {
 		w.reaches("task", v1alpha1.TaskSucceeded)
 	})
 
-	It("of an invalid pod is a wait that names the field, and ends when the step is taken out of the way", func() {
+	It("of an invalid pod is a wait that names the field, and ends when the template is mended", func() {
 		w := newWorld(nil)
 		w.create(w.make("task").Step("one").PodTemplate(corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			Containers: []corev1.Container{{Name: "step", VolumeMounts: []corev1.VolumeMount{{Name: "missing", MountPath: "/x"}}}},
 		}}).Obj())
 		expectRefused(w, "volumeMounts")
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) {
+			s.PodTemplate.Spec.Volumes = []corev1.Volume{{Name: "missing", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+		})
+		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1}))
 	})
 
 	It("that was lifted while the operator was away is noticed", func() {
