@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -53,7 +54,10 @@ func newCheckpoints(config *rest.Config, httpClient *http.Client) (rest.Interfac
 // resourceVersion of what was read are in the write, so it fails with a conflict where
 // anything has changed since. On success the task is as written.
 func (r *Reconciler) writeStatus(ctx context.Context, task *v1alpha1.AgentTask, status v1alpha1.AgentTaskStatus) error {
-	body, err := json.Marshal(checkpoint{
+	body := &bytes.Buffer{}
+	encoder := json.NewEncoder(body)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(checkpoint{
 		TypeMeta: metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "AgentTask"},
 		Metadata: checkpointMeta{task.Name, task.Namespace, task.UID, task.ResourceVersion},
 		Status:   &status,
@@ -63,7 +67,7 @@ func (r *Reconciler) writeStatus(ctx context.Context, task *v1alpha1.AgentTask, 
 	}
 	written := &metav1.PartialObjectMetadata{}
 	err = r.checkpoints.Put().Namespace(task.Namespace).Resource("agenttasks").Name(task.Name).SubResource("status").
-		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body).Do(ctx).Into(written)
+		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body.Bytes()).Do(ctx).Into(written)
 	if err != nil {
 		r.memory.dropTask(client.ObjectKeyFromObject(task))
 		return err

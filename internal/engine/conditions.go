@@ -84,7 +84,7 @@ func (d *decider) failed(record *v1alpha1.StepStatus) state {
 		return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonDeadlineExceeded, d.deadlineMessage()}}
 	}
 	message := fmt.Sprintf("step %s failed in attempt %d: %s: %s", record.Name, record.Attempt, record.Reason, record.Message)
-	if record.Reason != v1alpha1.ReasonInputInvalid && record.Reason != v1alpha1.ReasonInputTooLarge {
+	if record.Reason != v1alpha1.ReasonInputInvalid && record.Reason != v1alpha1.ReasonInputTooLarge && d.Task.Spec.JobHistory != v1alpha1.JobHistoryNone {
 		message += "; see kubectl logs job/" + record.JobName
 	}
 	return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonStepFailed, message}}

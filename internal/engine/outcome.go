@@ -146,19 +146,38 @@ func started(pod *corev1.Pod) bool {
 	return false
 }
 
-// What is kept of a result, which the program may have written itself: the characters
-// of a reason, and the seconds of a wait (a year).
-const (
-	maxReason     = 64
-	maxRetryAfter = 365 * 24 * 60 * 60
-)
+// maxRetryAfter is the longest wait that is taken from a result, in seconds: a year.
+const maxRetryAfter = 365 * 24 * 60 * 60
+
+// reasonOf is a result's reason where it is one of the runner's, else the common one of
+// its outcome: the program may have written the result itself, and reasons are labels of
+// metrics.
+func reasonOf(result *stepexec.Result) string {
+	switch result.Reason {
+	case v1alpha1.ReasonExitCode, v1alpha1.ReasonRetryRequested, v1alpha1.ReasonTimeout, v1alpha1.ReasonOutOfMemory,
+		v1alpha1.ReasonOutputInvalid, v1alpha1.ReasonOutputMissing, v1alpha1.ReasonOutputTooLarge, v1alpha1.ReasonOutputLost,
+		v1alpha1.ReasonCommandNotFound, v1alpha1.ReasonKilled, v1alpha1.ReasonResultInvalid:
+		return result.Reason
+	}
+	switch result.Outcome {
+	case stepexec.OutcomeSucceeded:
+		return ""
+	case stepexec.OutcomeRetry:
+		return v1alpha1.ReasonRetryRequested
+	case stepexec.OutcomeTimeout:
+		return v1alpha1.ReasonTimeout
+	case stepexec.OutcomeFailed:
+		return v1alpha1.ReasonExitCode
+	}
+	return v1alpha1.ReasonKilled
+}
 
 func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
 	result := ResultOf(pod)
 	if result == nil {
 		return withoutResult(pod, end)
 	}
-	v := &Verdict{Reason: shorten(result.Reason, maxReason), Message: result.Message}
+	v := &Verdict{Reason: reasonOf(result), Message: result.Message}
 	switch result.Outcome {
 	case stepexec.OutcomeSucceeded:
 		v.Output = result.Output
@@ -188,7 +207,7 @@ func interrupted(pod *corev1.Pod, end *corev1.ContainerStateTerminated, result *
 	if v := disrupted(pod); v != nil {
 		return v
 	}
-	return lost(firstOf(shorten(result.Reason, maxReason), v1alpha1.ReasonKilled), "%s", firstOf(result.Message, "the program was killed from outside"))
+	return lost(reasonOf(result), "%s", firstOf(result.Message, "the program was killed from outside"))
 }
 
 // withoutResult reads an end about which the runner could say nothing.

@@ -35,8 +35,8 @@ func TestVerdictOfWhatTheProgramSaid(t *testing.T) {
 		"it asks for another attempt, and when": {
 			MakePod().Result(75, stepexec.Result{Outcome: stepexec.OutcomeRetry, Reason: v1alpha1.ReasonRetryRequested, RetryAfterSeconds: 30}),
 			&Verdict{Class: Again, Reason: v1alpha1.ReasonRetryRequested, RetryAfter: 30 * time.Second}},
-		"a negative wait is none": {MakePod().Result(75, stepexec.Result{Outcome: stepexec.OutcomeRetry, Reason: "x", RetryAfterSeconds: -5}),
-			&Verdict{Class: Again, Reason: "x"}},
+		"a negative wait is none": {MakePod().Result(75, stepexec.Result{Outcome: stepexec.OutcomeRetry, Reason: v1alpha1.ReasonRetryRequested, RetryAfterSeconds: -5}),
+			&Verdict{Class: Again, Reason: v1alpha1.ReasonRetryRequested}},
 		"it failed": {MakePod().Result(3, failed),
 			&Verdict{Class: Final, Reason: v1alpha1.ReasonExitCode, Message: "exit code 3"}},
 		"it ran into its timeout": {MakePod().Result(124, stepexec.Result{Outcome: stepexec.OutcomeTimeout, Reason: v1alpha1.ReasonTimeout, Message: "1h"}),

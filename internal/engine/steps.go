@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -78,7 +79,13 @@ func (d *decider) sameInput(step *v1alpha1.Step, record *v1alpha1.StepStatus) ([
 	if len(d.Load) > 0 {
 		return nil, false
 	}
-	if problem == nil && stepexec.RunActionOf(step, input).Key(d.Status.RunID) == record.IdempotencyKey {
+	switch {
+	case problem != nil:
+		d.frozen = &Problem{problem.Reason, fmt.Sprintf(
+			"step %s has started, and its input can no longer be rendered: %s; put back what it needs to go on, or cancel the task", step.Name, problem.Message)}
+		d.wakeAfter(conflictRecheck)
+		return nil, false
+	case stepexec.RunActionOf(step, input).Key(d.Status.RunID) == record.IdempotencyKey:
 		return input, true
 	}
 	d.frozen = &Problem{v1alpha1.ReasonPlanChanged, fmt.Sprintf(
@@ -352,6 +359,13 @@ func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
 	return nil
 }
 
+// escaped is how many more bytes the API server's JSON has for each of <, > and &.
+const escaped = len(`\u003c`) - 1
+
+func countHTML(doc []byte) int {
+	return bytes.Count(doc, []byte("<")) + bytes.Count(doc, []byte(">")) + bytes.Count(doc, []byte("&"))
+}
+
 // statusSize is about how many bytes of JSON a status has, a little more rather than
 // less: what varies is counted, and the rest of a record estimated.
 func statusSize(status *v1alpha1.AgentTaskStatus) int {
@@ -361,7 +375,7 @@ func statusSize(status *v1alpha1.AgentTaskStatus) int {
 		r := &status.Steps[i]
 		size += perRecord + 2*len(r.Name) + len(r.IdempotencyKey) + len(r.ActionHash) + len(r.JobName) + len(r.Message)
 		if r.Output != nil {
-			size += len(r.Output.Raw)
+			size += len(r.Output.Raw) + escaped*countHTML(r.Output.Raw)
 		}
 		if r.OutputRef != nil {
 			size += 150 + len(r.OutputRef.URI)

@@ -85,6 +85,17 @@ var _ = Describe("An operator that dies", Ordered, func() {
 		Expect(standby.exited).NotTo(BeClosed())
 	})
 
+	It("and starts again under its own name leads at once, before its lease has run out", func() {
+		mine := []string{"--leader-elect", "--leader-elect-namespace=" + operatorNamespace, "--leader-elect-identity=the-same"}
+		first := build.start("that is killed", mine...)
+		Eventually(first.printed).WithTimeout(2 * leaseDuration).Should(ContainSubstring("Starting workers"))
+		Expect(leaseHolder(Default)).To(Equal("the-same"))
+		first.kill()
+		again := build.start("that starts again", mine...)
+		const atOnce = leaseDuration / 2
+		Eventually(again.printed).WithTimeout(atOnce).Should(ContainSubstring("Starting workers"))
+	})
+
 	It("only seemingly, ends when it wakes and finds that it leads no more", func() {
 		leader, standby := startPair(build)
 		const work = time.Second // so that the task still runs when the old leader wakes

@@ -86,7 +86,7 @@ type operator struct {
 	log bytes.Buffer
 }
 
-// localOperators are those that the current container or spec has started.
+// localOperators are all that the tests have started.
 var localOperators []*operator
 
 // start starts the operator, which is stopped with the spec, if it has not ended before.

@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -74,8 +75,8 @@ var _ = Describe("A step's program", Ordered, func() {
 		Expect(kept.Data).To(HaveKeyWithValue("output.json", HaveLen(tooLarge)))
 
 		const data = tooLarge - len(`{"data":""}`)
-		Expect(outputOf(task, "count")).To(MatchJSON(itoa(data + len(`""`))))
-		Expect(outputOf(task, "size")).To(MatchJSON(`{"size": ` + itoa(data) + `}`))
+		Expect(outputOf(task, "count")).To(MatchJSON(strconv.Itoa(data + len(`""`))))
+		Expect(outputOf(task, "size")).To(MatchJSON(`{"size": ` + strconv.Itoa(data) + `}`))
 
 		kubectl("-n", namespace, "delete", "agenttask", "large")
 		Eventually(func(g Gomega) {

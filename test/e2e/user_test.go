@@ -4,7 +4,6 @@
 package e2e
 
 import (
-	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -121,5 +120,3 @@ func allowed(namespace, user, verb, resource string) bool {
 	out, _ := tryKubectl("", "auth", "can-i", verb, resource, "--subresource="+subresource, "-n", namespace, "--as="+user) // "no" is an exit code of 1
 	return strings.TrimSpace(out) == "yes"
 }
-
-func itoa(n int) string { return strconv.Itoa(n) }
