@@ -76,7 +76,7 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 		return found, err
 	}
 	if !found.found() && !ptr.Deref(job.Spec.Suspend, false) {
-		found, err = r.makePod(ctx, task, job, a.Record)
+		found, err = r.makePod(ctx, job, a.Record)
 	}
 	if err != nil {
 		return found, err
@@ -132,7 +132,7 @@ func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a en
 }
 
 // makePod makes the Job's pod, from the Job's template as it stands.
-func (r *Reconciler) makePod(ctx context.Context, task *v1alpha1.AgentTask, job *batchv1.Job, record *v1alpha1.StepStatus) (trouble, error) {
+func (r *Reconciler) makePod(ctx context.Context, job *batchv1.Job, record *v1alpha1.StepStatus) (trouble, error) {
 	pod := stepexec.PodOf(job)
 	err := r.Create(ctx, pod)
 	switch {

@@ -229,7 +229,8 @@ type Step struct {
 	// startTimeout is how long an attempt's pod may take until its program runs: to
 	// be scheduled, and its image pulled. Past it the pod is removed and the attempt
 	// fails with reason Unschedulable, ImageUnavailable or StartTimeout; it is then
-	// retried. More than 0, at most 8760h. Default: 10m.
+	// retried. Under about 15s kubelet may not have reported yet that an image cannot be
+	// pulled, and the reason is StartTimeout. More than 0, at most 8760h. Default: 10m.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="startTimeout must be a duration such as 90s, 10m or 1h30m, more than 0s and at most 8760h; leave it out for the default of 10m"
 	StartTimeout *metav1.Duration `json:"startTimeout,omitempty"`

@@ -189,7 +189,11 @@ func (d *decider) startDeadline(record *v1alpha1.StepStatus) time.Time {
 // cannotStart says why a pod has not started by its deadline.
 func (d *decider) cannotStart(record *v1alpha1.StepStatus) (reason, message string) {
 	limit := d.stepOf(record).StartDeadline()
-	if why := holdup(d.World.Pod); why != nil {
+	why := holdup(d.World.Pod)
+	if why == nil && keptHoldup(record) {
+		why = &Problem{record.Reason, record.Message}
+	}
+	if why != nil {
 		return why.Reason, fmt.Sprintf("did not start within its startTimeout of %s: %s", limit, why.Message)
 	}
 	return v1alpha1.ReasonStartTimeout, fmt.Sprintf("did not start within its startTimeout of %s", limit)
@@ -259,6 +263,11 @@ func (d *decider) watchPod(record *v1alpha1.StepStatus) {
 	}
 }
 
+// keptHoldup says whether the record holds what kubelet said of an image or a container.
+func keptHoldup(record *v1alpha1.StepStatus) bool {
+	return record.Reason == v1alpha1.ReasonImageUnavailable || record.Reason == v1alpha1.ReasonContainerConfig
+}
+
 // watchStart says why a pod has not started. What kubelet says of an image or a
 // container stays until the program runs, since kubelet keeps changing its words.
 func (d *decider) watchStart(record *v1alpha1.StepStatus) {
@@ -266,7 +275,7 @@ func (d *decider) watchStart(record *v1alpha1.StepStatus) {
 	switch {
 	case why != nil:
 		d.wait(record, why.Reason, why.Message)
-	case record.Reason == v1alpha1.ReasonImageUnavailable || record.Reason == v1alpha1.ReasonContainerConfig:
+	case keptHoldup(record):
 		d.wait(record, record.Reason, record.Message)
 	default:
 		record.Reason, record.Message = "", ""

@@ -36,6 +36,30 @@ var _ = Describe("An operator that dies", func() {
 		}
 	}
 
+	// Status, Job, pod; then status (Stopping), pod, status (Cancelled), Job.
+	for at := int64(4); at <= 7; at++ {
+		for _, applied := range []bool{false, true} {
+			what := map[bool]string{false: "before", true: "after"}[applied]
+			It(fmt.Sprintf("%s write %d of a task that is cancelled while it runs, still cancels it", what, at), func() {
+				w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.Hang()}}))
+				crash := harness.NewCrash(at, applied)
+				m := w.operator(harness.ManagerOptions{Name: "first", Wrap: crash.Wrap})
+				w.create(w.make("task").Steps("one", "two").Obj())
+				pod := w.runningPod("task", "one", 1)
+				w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })
+				Eventually(crash.Cut()).Should(BeClosed(), func() string { return summary(w.get("task")) })
+				Expect(m.Stop()).To(Succeed())
+
+				w.operator(harness.ManagerOptions{Name: "second"})
+				task := w.reaches("task", v1alpha1.TaskCancelled)
+				Expect(record(task, "one").Phase).To(Equal(v1alpha1.StepCancelled))
+				w.waitGone(pod)
+				expectEachOnce(w, 1)
+				Eventually(func() int32 { return w.job(pod.Name).Status.Failed }).Should(BeEquivalentTo(1))
+			})
+		}
+	}
+
 	It("in a step with a retry neither forgets nor repeats an attempt", func() {
 		w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.TryAgain(0), harness.Succeed(1)}}))
 		for at := int64(1); at <= 6; at++ {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -123,6 +124,20 @@ var _ = Describe("A step's Job", func() {
 			HaveField("Type", batchv1.JobFailed), HaveField("Reason", v1alpha1.ReasonJobSuspended))))
 	})
 
+	It("on a server that drops managedBy is taken away again, and the task says what is needed", func() {
+		drop := changeJobs(func(job *batchv1.Job) {
+			job.Spec.ManagedBy = nil
+			job.Spec.Suspend = new(true) // so that the built-in controller does not run it in the meantime
+		})
+		w := newWorld(nil, harness.ManagerOptions{Wrap: harness.Each(drop)})
+		w.create(w.make("task").Step("one").Obj())
+		Expect(w.waitsFor("task", v1alpha1.ReasonManagedByUnsupported)).To(ContainSubstring("Kubernetes 1.35 or later is needed"))
+		Expect(kstatus(w.get("task"))).To(Equal("Failed"))
+		Eventually(func() []batchv1.Job { return w.jobs() }).Should(BeEmpty())
+		Expect(w.created("pods")).To(BeEmpty())
+		Consistently(func() []string { return w.created("jobs") }).WithTimeout(time.Second).Should(HaveLen(1))
+	})
+
 	It("starts from the task's pod template, and its pod is restricted by default", func() {
 		w := newWorld(nil)
 		w.create(w.make("task").Step("one").PodTemplate(corev1.PodTemplateSpec{
@@ -147,7 +162,16 @@ var _ = Describe("A step's Job", func() {
 })
 
 // suspendJobs changes each Job that is made to a suspended one, as Kueue's webhook does.
-func suspendJobs(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+var suspendJobs = changeJobs(func(job *batchv1.Job) { job.Spec.Suspend = new(true) })
+
+// changeJobs changes each Job on the way to the API server, which makes it.
+func changeJobs(change func(*batchv1.Job)) func(*http.Request, http.RoundTripper) (*http.Response, error) {
+	return func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+		return changeJob(r, next, change)
+	}
+}
+
+func changeJob(r *http.Request, next http.RoundTripper, change func(*batchv1.Job)) (*http.Response, error) {
 	if r.Method != http.MethodPost || !strings.HasSuffix(r.URL.Path, "/jobs") {
 		return next.RoundTrip(r)
 	}
@@ -159,7 +183,7 @@ func suspendJobs(r *http.Request, next http.RoundTripper) (*http.Response, error
 	if err != nil {
 		return nil, err
 	}
-	job.(*batchv1.Job).Spec.Suspend = new(true)
+	change(job.(*batchv1.Job))
 	return next.RoundTrip(withBody(r, job))
 }
 

@@ -144,6 +144,23 @@ var _ = Describe("Somebody else", func() {
 		Expect(w.created("pods")).To(HaveLen(2))
 	})
 
+	It("who deletes the task while it runs ends it, and nothing is written to what is gone", func() {
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"two": {harness.Hang()}}))
+		w.create(w.make("task").Steps("one", "two", "three").Obj())
+		pod := w.runningPod("task", "two", 1)
+		task := w.get("task")
+		Expect(cluster.Client.Delete(ctx, task)).To(Succeed())
+		w.waitGone(task)
+		w.waitGone(pod)
+		Eventually(func() []batchv1.Job { return w.jobs() }).Should(BeEmpty())
+		list, err := w.writes()
+		Expect(err).NotTo(HaveOccurred())
+		for _, r := range list {
+			Expect(r.Rejected()).To(BeFalse(), harness.List(list))
+		}
+		Expect(w.created("pods")).To(HaveLen(2))
+	})
+
 	It("who makes the task again under its name while it runs gets another run", func() {
 		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.Hang()}}))
 		w.create(w.make("task").Step("one").Obj())
