@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
@@ -341,7 +342,7 @@ func (c *cluster) edit() {
 	case 6, 7:
 		spec.Steps = c.paramsA.DeepCopy().Steps
 	case 8:
-		spec.Steps = append(c.paramsA.DeepCopy().Steps, MakeStep("z").Obj())
+		spec.Steps = slices.Concat(c.paramsA.DeepCopy().Steps, []v1alpha1.Step{MakeStep("z").Obj()})
 	case 9:
 		spec.Steps = append([]v1alpha1.Step{MakeStep("y").Obj()}, c.paramsA.DeepCopy().Steps...)
 	case 10:

@@ -295,9 +295,6 @@ func (d *decider) wakeAfter(wait time.Duration) {
 	}
 }
 
-// maxEvent is the longest note, in bytes, that the events API takes.
-const maxEvent = 1024
-
 func (d *decider) event(warning bool, reason, message string) {
-	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: shorten(message, maxEvent)})
+	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: shorten(message)})
 }

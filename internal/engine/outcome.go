@@ -333,9 +333,10 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// shorten cuts a message to at most limit bytes, on a rune boundary.
-func shorten(message string, limit int) string {
-	const mark = "…"
+// shorten cuts a message to what a record may hold, which is also the longest note that
+// the events API takes, on a rune boundary.
+func shorten(message string) string {
+	const mark, limit = "…", v1alpha1.MaxMessage
 	message = strings.ToValidUTF8(message, "\uFFFD")
 	if len(message) <= limit {
 		return message

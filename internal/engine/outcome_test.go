@@ -182,7 +182,7 @@ func TestResultsOfNoRunner(t *testing.T) {
 
 func TestShorten(t *testing.T) {
 	for _, message := range []string{"", "short", strings.Repeat("ä", 1024), strings.Repeat("ä", 1025), "bad \xff byte", strings.Repeat("\xff", 5000)} {
-		got := shorten(message, v1alpha1.MaxMessage)
+		got := shorten(message)
 		if n := len([]rune(got)); n > v1alpha1.MaxMessage || strings.ContainsRune(got, 0xFFFD) != strings.Contains(message, "\xff") {
 			t.Errorf("%.20q became %d characters: %.20q", message, n, got)
 		}

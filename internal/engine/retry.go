@@ -86,7 +86,7 @@ func (d *decider) retryOrFail(record *v1alpha1.StepStatus, v Verdict) {
 		return
 	}
 	record.Phase = v1alpha1.StepRetrying
-	record.Reason, record.Message = v.Reason, shorten(v.Message, v1alpha1.MaxMessage)
+	record.Reason, record.Message = v.Reason, shorten(v.Message)
 	record.NextAttemptTime = new(metav1.NewMicroTime(next))
 	d.wakeAt(next)
 	d.event(true, v1alpha1.EventStepRetrying, fmt.Sprintf("step %s attempt %d of at most %d ended: %s: %s; next at %s",

@@ -175,7 +175,7 @@ func (d *decider) stopIfAsked(record *v1alpha1.StepStatus) {
 
 func stopping(record *v1alpha1.StepStatus, reason, message string) {
 	record.Phase = v1alpha1.StepStopping
-	record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
+	record.Reason, record.Message = reason, shorten(message)
 }
 
 func isTaskStop(reason string) bool {
@@ -286,7 +286,7 @@ func (d *decider) watchStart(record *v1alpha1.StepStatus) {
 // so that a message that keeps changing does not become a write each time.
 func (d *decider) wait(record *v1alpha1.StepStatus, reason, message string) {
 	if record.Reason != reason {
-		record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
+		record.Reason, record.Message = reason, shorten(message)
 		d.event(true, v1alpha1.EventStepWaiting, fmt.Sprintf("step %s waits: %s: %s", record.Name, reason, message))
 	}
 	d.waiting = &Problem{record.Reason, record.Message}
@@ -324,7 +324,7 @@ func (d *decider) succeed(record *v1alpha1.StepStatus, verdict Verdict) {
 // finish ends a step for good.
 func (d *decider) finish(record *v1alpha1.StepStatus, phase v1alpha1.StepPhase, reason, message string) {
 	record.Phase = phase
-	record.Reason, record.Message = reason, shorten(message, v1alpha1.MaxMessage)
+	record.Reason, record.Message = reason, shorten(message)
 	record.NextAttemptTime = nil
 	record.CompletionTime = new(metav1.NewTime(d.Now))
 	took := d.Now.Sub(record.StartTime.Time).Round(time.Second)
