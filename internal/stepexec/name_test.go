@@ -46,7 +46,7 @@ func TestJobNamesDifferAfterCutting(t *testing.T) {
 			for _, role := range []string{RoleMain, "check"} {
 				for _, attempt := range []int32{1, 2, 11, 99999} {
 					name := JobName(task, uid+types.UID(task), step, role, attempt)
-					from := strings.Join([]string{task, step, role, string('0'+attempt%10)}, "|")
+					from := strings.Join([]string{task, step, role, string('0' + attempt%10)}, "|")
 					if other, ok := seen[name]; ok && other != from {
 						t.Errorf("%s is of %s and of %s", name, other, from)
 					}
