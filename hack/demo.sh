@@ -103,6 +103,8 @@ show_result() {
   echo
   k get agenttask "$TASK" -o jsonpath='{range .status.steps[*]}{.name}{"\t"}{.phase}{"\t"}{.attempt}{"\t"}{.jobName}{"\n"}{end}' |
     awk -F'\t' 'BEGIN { printf "%-12s %-10s %-8s %s\n", "STEP", "PHASE", "ATTEMPT", "JOB" } { printf "%-12s %-10s %-8s %s\n", $1, $2, $3, $4 }'
+  say "The operator, killed once"
+  kubectl -n "$OPERATOR_NAMESPACE" get pods
   say "What the ledger has seen: each effect, and how often it was asked for"
   effects="$(kubectl get --raw "$(ledger)?task=$TASK")"
   echo "$effects" | sed 's/},{"seq"/},\n{"seq"/g' |
