@@ -213,8 +213,11 @@ type Step struct {
 	// +kubebuilder:validation:Schemaless
 	Input *apiextensionsv1.JSON `json:"input,omitempty"`
 
-	// retry is when and how often a failed attempt is tried again. Default: 4
-	// retries, waiting at random up to 1s, 2s, 4s, 8s, for at most 15 minutes.
+	// retry is when and how often a failed attempt is tried again. Retries happen here
+	// and in no other layer. What is retried: exit code 75, a lost pod or node, a
+	// program killed from outside or for its memory limit, a pod that could not start;
+	// a timeout only with onTimeout. Any other exit code is the program's final word.
+	// Default: 4 retries, waiting at random up to 1s, 2s, 4s, 8s, for at most 15 minutes.
 	// +optional
 	Retry *RetryPolicy `json:"retry,omitempty"`
 
@@ -328,10 +331,7 @@ type RunAction struct {
 	Output OutputSource `json:"output,omitempty"`
 }
 
-// RetryPolicy is when and how often a failed attempt is tried again. Retries
-// happen here and in no other layer. What is retried: exit code 75, a lost pod or
-// node, a pod that could not start; a timeout only with onTimeout. Any other exit
-// code is the program's final word.
+// RetryPolicy is when and how often a failed attempt is tried again.
 type RetryPolicy struct {
 	// limit is how many attempts may follow the first. 0: none. At most 100.
 	// Default: 4.
@@ -340,7 +340,10 @@ type RetryPolicy struct {
 	// +kubebuilder:validation:Maximum=100
 	Limit *int32 `json:"limit,omitempty"`
 
-	// backoff is how long to wait before the next attempt.
+	// backoff is how long to wait before the next attempt: exponential backoff with full
+	// jitter. The wait before retry n (from 0) is drawn evenly from 0 to min(cap, base *
+	// 2^n), once, and written to the step's nextAttemptTime, so a restart neither shortens
+	// nor restarts it. A Retry-After that the program reports is added to it as a floor.
 	// +optional
 	Backoff *Backoff `json:"backoff,omitempty"`
 
@@ -356,10 +359,7 @@ type RetryPolicy struct {
 	OnTimeout bool `json:"onTimeout,omitempty"`
 }
 
-// Backoff is exponential backoff with full jitter: the wait before retry n (from
-// 0) is drawn evenly from 0 to min(cap, base * 2^n). It is drawn once and written
-// to the step's nextAttemptTime, so a restart neither shortens nor restarts it.
-// A Retry-After that the program reports is added to it as a floor.
+// Backoff is exponential backoff with full jitter.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.base) || !has(self.cap) || [self.base, self.cap].exists(d, !d.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$')) || duration(self.base) <= duration(self.cap)",message="base must not be more than cap"
 type Backoff struct {
