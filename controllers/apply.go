@@ -76,12 +76,14 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 		return found, err
 	}
 	if !found.found() && !ptr.Deref(job.Spec.Suspend, false) {
+		// Before the pod can end, so that its end is known to be the task's.
+		r.memory.own(job.UID, client.ObjectKeyFromObject(task))
 		found, err = r.makePod(ctx, job, a.Record)
 	}
 	if err != nil {
 		return found, err
 	}
-	r.remember(task, job, found)
+	r.remember(task, found)
 	if found.refusal != nil {
 		found.refusal.Retry = r.refusalBackoff(task)
 	}
@@ -96,13 +98,9 @@ func outdated(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepS
 }
 
 // remember notes the attempt that was made.
-func (r *Reconciler) remember(task *v1alpha1.AgentTask, job *batchv1.Job, found trouble) {
-	key := client.ObjectKeyFromObject(task)
-	if job != nil {
-		r.memory.own(job.UID, key)
-	}
+func (r *Reconciler) remember(task *v1alpha1.AgentTask, found trouble) {
 	now := r.Clock.Now()
-	r.memory.with(key, task.UID, func(m *taskMemory) {
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
 		m.looked, m.unseen = now, false
 		if !found.found() {
 			m.refusals = 0
@@ -194,7 +192,8 @@ func (r *Reconciler) finishJob(ctx context.Context, task *v1alpha1.AgentTask, a 
 // settled remembers that nothing is left to do for a Job, until the cache shows it.
 func (r *Reconciler) settled(task *v1alpha1.AgentTask, job *batchv1.Job) {
 	r.memory.disown(job.UID)
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[job.UID] = true })
+	now := r.Clock.Now()
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[job.UID] = now })
 }
 
 // patchJobStatus writes the end of a Job as kubectl and other tools read it. A Job that

@@ -68,8 +68,12 @@ func trimPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
+	meta := trimMeta(pod)
+	if name := pod.Labels[v1alpha1.LabelTask]; name != "" {
+		meta.Labels = map[string]string{v1alpha1.LabelTask: name}
+	}
 	return &corev1.Pod{
-		ObjectMeta: trimMeta(pod),
+		ObjectMeta: meta,
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulingGates: pod.Spec.SchedulingGates},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: trimConditions(pod.Status.Conditions),

@@ -34,8 +34,9 @@ type taskMemory struct {
 	vanishedJobs map[string]types.UID
 	// vanishedPods are the last sights of pods that were seen to be deleted, by name.
 	vanishedPods map[string]*corev1.Pod
-	// settled are UIDs of Jobs that were given their final status or deleted by us.
-	settled map[types.UID]bool
+	// settled are UIDs of Jobs that were given their final status or deleted by us, and
+	// when, until the cache can be trusted to show it.
+	settled map[types.UID]time.Time
 	// refusals counts refusals of the current attempt in a row.
 	refusals int
 	// unseen says that the API server had a Job or pod of the current attempt that the
@@ -57,7 +58,7 @@ func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemor
 	t := m.tasks[key]
 	if t == nil || t.uid != uid {
 		m.drop(key)
-		t = &taskMemory{uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{}, settled: map[types.UID]bool{}}
+		t = &taskMemory{uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{}, settled: map[types.UID]time.Time{}}
 		m.tasks[key] = t
 	}
 	f(t)
@@ -125,6 +126,20 @@ func (t *taskMemory) prune(jobName string) {
 	}
 }
 
+// settledFor is how long a settled Job is remembered.
+const settledFor = 5 * time.Minute
+
+// unsettled says whether a Job that the cache shows as open is so, as far as is known,
+// and forgets Jobs that were settled long ago.
+func (t *taskMemory) unsettled(job types.UID, now time.Time) bool {
+	for uid, when := range t.settled {
+		if now.Sub(when) > settledFor {
+			delete(t.settled, uid)
+		}
+	}
+	return t.settled[job].IsZero()
+}
+
 // keepTask keeps a task as it was read or written, as long as it goes on.
 func (m *memory) keepTask(task *v1alpha1.AgentTask) {
 	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) {
@@ -163,7 +178,7 @@ func (m *memory) taskSince(key types.NamespacedName, uid types.UID, seen string)
 func (m *memory) jobVanished(key types.NamespacedName, job *batchv1.Job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.tasks[key]; t != nil && !t.settled[job.UID] {
+	if t := m.tasks[key]; t != nil && t.settled[job.UID].IsZero() {
 		t.vanishedJobs[job.Name] = job.UID
 		m.jobs[job.UID] = key
 	}

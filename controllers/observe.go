@@ -187,9 +187,9 @@ func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, ru
 		if running != nil && job.Name == running.JobName {
 			continue
 		}
-		settled := false
-		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { settled = m.settled[job.UID] })
-		if !settled && job.DeletionTimestamp.IsZero() {
+		open := false
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { open = m.unsettled(job.UID, r.Clock.Now()) })
+		if open && job.DeletionTimestamp.IsZero() {
 			ended = append(ended, job)
 		}
 	}

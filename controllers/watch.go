@@ -171,8 +171,13 @@ func (r *Reconciler) taskOfPod(ctx context.Context, pod *corev1.Pod) *reconcile.
 		return &reconcile.Request{NamespacedName: key}
 	}
 	job := &batchv1.Job{}
-	if err := r.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, job); err != nil || job.UID != owner.UID {
-		return nil
+	if err := r.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, job); err == nil && job.UID == owner.UID {
+		return taskOfJob(job)
 	}
-	return taskOfJob(job)
+	// The Job was made by another process and is not in the cache yet, or no more. The
+	// label may be wrong, and then a task is looked at in vain.
+	if name := pod.Labels[v1alpha1.LabelTask]; name != "" {
+		return &reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: name}}
+	}
+	return nil
 }

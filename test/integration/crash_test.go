@@ -5,6 +5,8 @@ package integration_test
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -103,6 +105,24 @@ var _ = Describe("An operator", func() {
 		w.create(w.make("task").Steps("one", "two").Obj())
 		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1, "two": 1}))
 		expectEachOnce(w, 2)
+	})
+
+	It("hears of a pod's end though it came before the answer to the pod's making", func() {
+		deaf := &harness.Deaf{Resource: "jobs"}
+		var w *world
+		slow := harness.Each(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			response, err := next.RoundTrip(r)
+			if err == nil && r.Method == http.MethodPost && strings.HasSuffix(r.URL.Path, "/pods") {
+				w.allPodsEnd()
+			}
+			return response, err
+		})
+		wrap := func(next http.RoundTripper) http.RoundTripper { return slow(deaf.Wrap(next)) }
+		w = newWorld(harness.Instantly(harness.Plan(nil)), harness.ManagerOptions{Wrap: wrap})
+		deaf.Deafen()
+		w.create(w.make("task").Steps("one", "two", "three").Obj())
+		w.reaches("task", v1alpha1.TaskSucceeded)
+		expectEachOnce(w, 3)
 	})
 
 	It("that misses an edit of a task finds out when it looks again", func() {

@@ -4,9 +4,12 @@
 package integration_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -16,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
@@ -196,6 +200,18 @@ func (w *world) pods(name string) []corev1.Pod {
 		}
 	}
 	return kept
+}
+
+// allPodsEnd waits until every pod that there is has ended. It may be called outside of a
+// spec's goroutine.
+func (w *world) allPodsEnd() {
+	_ = wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		list := &corev1.PodList{}
+		if err := cluster.Client.List(ctx, list, client.InNamespace(w.ns)); err != nil {
+			return false, nil
+		}
+		return !slices.ContainsFunc(list.Items, func(pod corev1.Pod) bool { return pod.Status.Phase != corev1.PodSucceeded }), nil
+	})
 }
 
 func (w *world) jobs() []batchv1.Job {
