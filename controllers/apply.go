@@ -154,7 +154,7 @@ func troubleOf(err error, what string) trouble {
 	if !refused(err) {
 		return trouble{}
 	}
-	return trouble{refusal: &engine.Refusal{Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
+	return trouble{refusal: &engine.Refusal{Reason: v1alpha1.ReasonRefused, Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
 }
 
 func unlessRefused(err error) error {

@@ -60,7 +60,7 @@ func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, r
 	case apierrors.IsAlreadyExists(err):
 		world.OutputProblem = fmt.Sprintf("ConfigMap %s exists and holds something else", record.JobName)
 	case err != nil && refused(err):
-		world.Refusal = &engine.Refusal{Message: fmt.Sprintf("the API server refused the ConfigMap of the step's output: %v", err), Retry: r.refusalBackoff(task)}
+		world.Refusal = &engine.Refusal{Reason: v1alpha1.ReasonRefused, Message: fmt.Sprintf("the API server refused the ConfigMap of the step's output: %v", err), Retry: r.refusalBackoff(task)}
 	case err != nil:
 		return err
 	default:

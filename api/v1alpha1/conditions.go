@@ -108,6 +108,9 @@ const (
 	// ReasonRefused: the API server refused the step's Job or pod (quota, policy,
 	// webhook, rights). It is tried again and costs no attempt.
 	ReasonRefused = "Refused"
+	// ReasonUnavailable: what the step needs (a pod's log, a stored output, a webhook)
+	// cannot be reached just now. It is tried again and costs no attempt.
+	ReasonUnavailable = "Unavailable"
 	// ReasonJobSuspended: somebody else (a queue) holds the Job by spec.suspend.
 	ReasonJobSuspended = "JobSuspended"
 	// ReasonInputInvalid: an expression in the step's input cannot be evaluated.

@@ -64,8 +64,11 @@ type World struct {
 // Problem is a reason and a sentence about it.
 type Problem struct{ Reason, Message string }
 
-// Refusal is the API server's no to an attempt's Job or pod.
+// Refusal is the API server's no to what an attempt needs made, or something that
+// cannot be reached just now. It costs no attempt.
 type Refusal struct {
+	// Reason is Refused or Unavailable.
+	Reason  string
 	Message string
 	// Retry is how long to wait before it is tried again.
 	Retry time.Duration

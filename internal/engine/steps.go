@@ -222,7 +222,7 @@ func (d *decider) drive(record *v1alpha1.StepStatus) {
 	job, pod := d.World.Job, d.World.Pod
 	switch {
 	case d.World.Refusal != nil:
-		d.wait(record, v1alpha1.ReasonRefused, d.World.Refusal.Message)
+		d.wait(record, d.World.Refusal.Reason, d.World.Refusal.Message)
 		d.wakeAfter(d.World.Refusal.Retry)
 	case d.World.Blocked != nil:
 		d.wait(record, d.World.Blocked.Reason, d.World.Blocked.Message)

@@ -36,7 +36,7 @@ type worldCase struct {
 }
 
 func worldCases() map[string]worldCase {
-	refusal := &Refusal{Message: "quota exceeded", Retry: 4 * time.Second}
+	refusal := &Refusal{Reason: v1alpha1.ReasonRefused, Message: "quota exceeded", Retry: 4 * time.Second}
 	conflict := &Problem{v1alpha1.ReasonNameConflict, "Job x belongs to nobody"}
 	blocked := &Problem{v1alpha1.ReasonPodLost, "pod x of a deleted Job is still there"}
 	return map[string]worldCase{
@@ -164,7 +164,7 @@ func TestConflictGoesAway(t *testing.T) {
 // stays in the status until there is a pod, or each try would be two writes.
 func TestRefusedStepDoesNotFlap(t *testing.T) {
 	task := MakeTask("plan").Running(t, "plan")
-	refused := World{Refusal: &Refusal{Message: "exceeded quota", Retry: time.Second}}
+	refused := World{Refusal: &Refusal{Reason: v1alpha1.ReasonRefused, Message: "exceeded quota", Retry: time.Second}}
 	d := decide(t, Input{Task: task, World: refused})
 	task.Status = d.Status
 	for try := range 3 {
