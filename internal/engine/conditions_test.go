@@ -53,7 +53,7 @@ func TestConditionsOfEachState(t *testing.T) {
 			want: "Waiting InProgress: Ready=F(StepRetrying) Succeeded=U(StepRetrying) Reconciling=T(StepRetrying) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
 		"a step's pod waits for its image": {task: started(nil), world: World{Pod: MakePod().Waiting("ErrImagePull", "no").Obj()},
 			want: "Waiting InProgress: Ready=F(ImageUnavailable) Succeeded=U(ImageUnavailable) Reconciling=T(ImageUnavailable) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
-		"a step is refused": {task: started(nil), world: World{Refusal: &Refusal{"quota", time.Second}},
+		"a step is refused": {task: started(nil), world: World{Refusal: &Refusal{v1alpha1.ReasonRefused, "quota", time.Second}},
 			want: "Waiting InProgress: Ready=F(Refused) Succeeded=U(Refused) Reconciling=T(Refused) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
 		"a stranger has the name": {task: started(nil), world: World{Conflict: &Problem{v1alpha1.ReasonNameConflict, "x"}},
 			want: "Waiting Failed: Ready=F(NameConflict) Succeeded=U(NameConflict) Reconciling=F(NameConflict) Stalled=T(NameConflict) Suspended=F(NotSuspended)"},

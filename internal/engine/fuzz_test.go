@@ -152,7 +152,7 @@ func anyInput(t *tape) Input {
 	w := World{Job: anyJob(t), Pod: anyPod(t), JobVanished: t.yes(), PodVanished: t.yes(), LastPod: anyPod(t)}
 	w.OutputProblem = pick(t, "", "", "lost")
 	w.Blocked, w.Conflict = pick(t, nil, nil, &Problem{"Blocked", "b"}), pick(t, nil, nil, &Problem{"Conflict", "c"})
-	w.Refusal = pick(t, nil, nil, &Refusal{"refused", -time.Second})
+	w.Refusal = pick(t, nil, nil, &Refusal{v1alpha1.ReasonRefused, "refused", -time.Second})
 	w.Output = pick(t, nil, &v1alpha1.OutputRef{URI: "configmap:x"})
 	if job := anyJob(t); job != nil {
 		w.Ended = append(w.Ended, job)
