@@ -112,6 +112,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		if decision, err = r.decideAndWrite(ctx, task, world); err != nil {
 			return result(err)
 		}
+		if len(decision.Actions) > 0 {
+			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
+		}
 	}
 	return ctrl.Result{RequeueAfter: r.nextLook(task, decision.RequeueAfter)}, nil
 }

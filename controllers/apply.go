@@ -91,7 +91,7 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 }
 
 // outdated says whether a Job whose pod the API server refused was made before the task
-// was last changed, perhaps to mend just that. No pod of it has ever existed.
+// was last changed, perhaps to mend just that. There is no pod of it.
 func outdated(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) bool {
 	return record.Reason == v1alpha1.ReasonRefused &&
 		job.Annotations[v1alpha1.AnnotationGeneration] != strconv.FormatInt(task.Generation, 10)
@@ -126,7 +126,11 @@ func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a en
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
 		return nil, trouble{}, err
 	}
-	return job, trouble{conflict: jobConflict(job, task, a.Record)}, nil
+	if conflict := jobConflict(job, task, a.Record); conflict != nil || job.DeletionTimestamp.IsZero() {
+		return job, trouble{conflict: conflict}, nil
+	}
+	return job, trouble{blocked: &engine.Problem{Reason: v1alpha1.ReasonJobDeleted, Message: fmt.Sprintf(
+		"the former Job %s is still being deleted; the step goes on when it is gone", job.Name)}}, nil
 }
 
 // makePod makes the Job's pod, from the Job's template as it stands.
@@ -151,10 +155,14 @@ func (r *Reconciler) makePod(ctx context.Context, job *batchv1.Job, record *v1al
 }
 
 func troubleOf(err error, what string) trouble {
-	if !refused(err) {
+	switch reason := refusal(err); reason {
+	case "":
 		return trouble{}
+	case v1alpha1.ReasonUnavailable:
+		return trouble{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server cannot make the step's %s: %v", what, err)}}
+	default:
+		return trouble{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
 	}
-	return trouble{refusal: &engine.Refusal{Reason: v1alpha1.ReasonRefused, Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
 }
 
 func unlessRefused(err error) error {
@@ -176,6 +184,8 @@ func (r *Reconciler) refusalBackoff(task *v1alpha1.AgentTask) time.Duration {
 
 // finishJob gives an ended attempt's Job its final status, or deletes it.
 func (r *Reconciler) finishJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) error {
+	// Noted before the write, whose event may come before its answer.
+	r.settled(task, a.Job)
 	var err error
 	if a.Keep {
 		err = r.patchJobStatus(ctx, a.Job, a.Verdict)
@@ -183,22 +193,31 @@ func (r *Reconciler) finishJob(ctx context.Context, task *v1alpha1.AgentTask, a 
 		err = r.deleteObject(ctx, a.Job)
 	}
 	if err != nil {
-		return err
+		r.memory.seenSettled(client.ObjectKeyFromObject(task), a.Job.UID)
 	}
-	r.settled(task, a.Job)
-	return nil
+	return err
 }
 
 // settled remembers that nothing is left to do for a Job, until the cache shows it.
 func (r *Reconciler) settled(task *v1alpha1.AgentTask, job *batchv1.Job) {
-	r.memory.disown(job.UID)
-	now := r.Clock.Now()
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.settled[job.UID] = now })
+	r.memory.settle(job.UID, client.ObjectKeyFromObject(task))
 }
 
 // patchJobStatus writes the end of a Job as kubectl and other tools read it. A Job that
-// changed since it was read, or is gone, is left to the next reconcile.
+// changed since it was read is read again, once.
 func (r *Reconciler) patchJobStatus(ctx context.Context, job *batchv1.Job, v engine.Verdict) error {
+	err := r.patchJobStatusOf(ctx, job, v)
+	if !apierrors.IsConflict(err) {
+		return err
+	}
+	live := &batchv1.Job{}
+	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), live); err != nil || live.UID != job.UID || jobFinished(live) {
+		return client.IgnoreNotFound(err)
+	}
+	return r.patchJobStatusOf(ctx, live, v)
+}
+
+func (r *Reconciler) patchJobStatusOf(ctx context.Context, job *batchv1.Job, v engine.Verdict) error {
 	body, err := json.Marshal(map[string]any{
 		"metadata": map[string]any{"uid": job.UID, "resourceVersion": job.ResourceVersion},
 		"status":   finalJobStatus(job, v, metav1.NewTime(r.Clock.Now())),

@@ -45,10 +45,22 @@ func jobFinished(job *batchv1.Job) bool {
 func CacheByObject() map[client.Object]cache.ByObject {
 	managed := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: "true"})
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.AgentTask{}: {Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: new(true)},
+		&v1alpha1.AgentTask{}: {Transform: trimTask, UnsafeDisableDeepCopy: new(true)},
 		&batchv1.Job{}:        {Label: managed, Transform: trimJob, UnsafeDisableDeepCopy: new(true)},
 		&corev1.Pod{}:         {Label: managed, Transform: trimPod, UnsafeDisableDeepCopy: new(true)},
 	}
+}
+
+// trimTask keeps what tells one version of a task from another. The annotation that
+// kubectl apply writes holds the whole plan.
+func trimTask(obj any) (any, error) {
+	task, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok {
+		return obj, nil
+	}
+	trimmed := &metav1.PartialObjectMetadata{TypeMeta: task.TypeMeta, ObjectMeta: trimMeta(task)}
+	trimmed.Generation = task.Generation
+	return trimmed, nil
 }
 
 func trimJob(obj any) (any, error) {

@@ -34,9 +34,13 @@ type taskMemory struct {
 	vanishedJobs map[string]types.UID
 	// vanishedPods are the last sights of pods that were seen to be deleted, by name.
 	vanishedPods map[string]*corev1.Pod
-	// settled are UIDs of Jobs that were given their final status or deleted by us, and
-	// when, until the cache can be trusted to show it.
-	settled map[types.UID]time.Time
+	// finished says that the task has ended.
+	finished bool
+	// jobs are the UIDs under which memory.jobs finds the task.
+	jobs map[types.UID]bool
+	// settled are UIDs of Jobs that were given their final status or deleted by us, until
+	// the cache shows it.
+	settled map[types.UID]bool
 	// refusals counts refusals of the current attempt in a row.
 	refusals int
 	// unseen says that the API server had a Job or pod of the current attempt that the
@@ -58,7 +62,10 @@ func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemor
 	t := m.tasks[key]
 	if t == nil || t.uid != uid {
 		m.drop(key)
-		t = &taskMemory{uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{}, settled: map[types.UID]time.Time{}}
+		t = &taskMemory{
+			uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{},
+			jobs: map[types.UID]bool{}, settled: map[types.UID]bool{},
+		}
 		m.tasks[key] = t
 	}
 	f(t)
@@ -72,14 +79,11 @@ func (m *memory) forget(key types.NamespacedName) {
 }
 
 func (m *memory) drop(key types.NamespacedName) {
-	if m.tasks[key] == nil {
-		return
-	}
-	delete(m.tasks, key)
-	for uid, owner := range m.jobs {
-		if owner == key {
+	if t := m.tasks[key]; t != nil {
+		for uid := range t.jobs {
 			delete(m.jobs, uid)
 		}
+		delete(m.tasks, key)
 	}
 }
 
@@ -87,13 +91,38 @@ func (m *memory) drop(key types.NamespacedName) {
 func (m *memory) own(job types.UID, key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.jobs[job] = key
+	m.ownLocked(job, key)
 }
 
-func (m *memory) disown(job types.UID) {
+func (m *memory) ownLocked(job types.UID, key types.NamespacedName) {
+	if t := m.tasks[key]; t != nil {
+		t.jobs[job] = true
+		m.jobs[job] = key
+	}
+}
+
+// settle notes that nothing is left to do for a Job.
+func (m *memory) settle(job types.UID, key types.NamespacedName) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.jobs, job)
+	if t := m.tasks[key]; t != nil {
+		t.settled[job] = true
+		delete(t.jobs, job)
+		delete(m.jobs, job)
+	}
+}
+
+// seenSettled drops what settle noted, now that the cache shows it, and says whether it
+// had been noted.
+func (m *memory) seenSettled(key types.NamespacedName, job types.UID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	t := m.tasks[key]
+	if t == nil || !t.settled[job] {
+		return false
+	}
+	delete(t.settled, job)
+	return true
 }
 
 func (m *memory) ownerOf(job types.UID) (types.NamespacedName, bool) {
@@ -103,13 +132,22 @@ func (m *memory) ownerOf(job types.UID) (types.NamespacedName, bool) {
 	return key, ok
 }
 
-// podVanished keeps the last sight of a pod of a task that is remembered.
+// podVanished keeps the last sight of a pod of a task's current attempt.
 func (m *memory) podVanished(key types.NamespacedName, pod *corev1.Pod) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.tasks[key]; t != nil {
+	if t := m.tasks[key]; t != nil && t.concerns(pod.Name) {
 		t.vanishedPods[pod.Name] = pod
 	}
+}
+
+// concerns says whether an object's name may be that of the current attempt's Job and pod.
+func (t *taskMemory) concerns(name string) bool {
+	if t.finished || t.task == nil {
+		return !t.finished
+	}
+	record := runningRecord(t.task)
+	return record != nil && record.JobName == name
 }
 
 // prune drops what concerns other attempts than the current one.
@@ -126,26 +164,14 @@ func (t *taskMemory) prune(jobName string) {
 	}
 }
 
-// settledFor is how long a settled Job is remembered.
-const settledFor = 5 * time.Minute
-
-// unsettled says whether a Job that the cache shows as open is so, as far as is known,
-// and forgets Jobs that were settled long ago.
-func (t *taskMemory) unsettled(job types.UID, now time.Time) bool {
-	for uid, when := range t.settled {
-		if now.Sub(when) > settledFor {
-			delete(t.settled, uid)
-		}
-	}
-	return t.settled[job].IsZero()
-}
-
 // keepTask keeps a task as it was read or written, as long as it goes on.
 func (m *memory) keepTask(task *v1alpha1.AgentTask) {
 	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) {
-		t.task = nil
-		if !task.Status.Phase.Finished() {
-			t.task = new(*task)
+		t.task, t.finished = new(*task), task.Status.Phase.Finished()
+		if t.finished {
+			t.task = nil
+			clear(t.vanishedJobs)
+			clear(t.vanishedPods)
 		}
 	})
 }
@@ -178,8 +204,8 @@ func (m *memory) taskSince(key types.NamespacedName, uid types.UID, seen string)
 func (m *memory) jobVanished(key types.NamespacedName, job *batchv1.Job) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if t := m.tasks[key]; t != nil && t.settled[job.UID].IsZero() {
+	if t := m.tasks[key]; t != nil && t.concerns(job.Name) {
 		t.vanishedJobs[job.Name] = job.UID
-		m.jobs[job.UID] = key
+		m.ownLocked(job.UID, key)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
@@ -34,21 +35,27 @@ func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (eng
 		return world, nil
 	}
 	seen := r.sight(task, record)
-	attempt := engine.World{}
-	if !seen.doubtful {
-		if err = r.look(ctx, r.Client, task, record, seen, &attempt); err != nil {
-			return world, err
-		}
+	cached := engine.World{}
+	if err = r.look(ctx, r.Client, task, record, seen, &cached); err != nil {
+		return world, err
 	}
-	if attempt.Job == nil || attempt.Pod == nil {
+	attempt := cached
+	if seen.doubtful || doubtful(cached) {
 		attempt = engine.World{}
 		if err = r.lookLive(ctx, task, record, seen, &attempt); err != nil {
 			return world, err
 		}
-		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.unseen = attempt.Job != nil || attempt.Pod != nil })
+		unseen := (attempt.Job != nil && cached.Job == nil) || (attempt.Pod != nil && cached.Pod == nil)
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.unseen = unseen })
 	}
 	attempt.Ended = world.Ended
 	return attempt, r.keepOutput(ctx, task, record, &attempt)
+}
+
+// doubtful says whether the cache alone is not enough to decide upon: something is
+// missing, or a running pod would be stopped because its Job is suspended.
+func doubtful(cached engine.World) bool {
+	return cached.Job == nil || cached.Pod == nil || ptr.Deref(cached.Job.Spec.Suspend, false)
 }
 
 // sight is what this process remembers of the current attempt.
@@ -79,7 +86,8 @@ func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, rec
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
 	switch {
 	case apierrors.IsNotFound(err):
-		return errStale
+		r.memory.dropTask(client.ObjectKeyFromObject(task))
+		return errGone
 	case err != nil:
 		return err
 	}
@@ -188,7 +196,7 @@ func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, ru
 			continue
 		}
 		open := false
-		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { open = m.unsettled(job.UID, r.Clock.Now()) })
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { open = !m.settled[job.UID] })
 		if open && job.DeletionTimestamp.IsZero() {
 			ended = append(ended, job)
 		}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"net/http"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -70,6 +71,9 @@ func (r *Reconciler) writeStatus(ctx context.Context, task *v1alpha1.AgentTask, 
 		SetHeader("Accept", metadataOnly).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(body.Bytes()).Do(ctx).Into(written)
 	if err != nil {
 		r.memory.dropTask(client.ObjectKeyFromObject(task))
+		if apierrors.IsConflict(err) {
+			return errStale
+		}
 		return err
 	}
 	task.Status, task.ResourceVersion = status, written.ResourceVersion

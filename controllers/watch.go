@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -41,9 +42,19 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.AgentTask{}, builder.OnlyMetadata, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&batchv1.Job{}, r.jobHandler()).
 		Watches(&corev1.Pod{}, r.podHandler()).
-		WithOptions(controller.Options{MaxConcurrentReconciles: r.MaxConcurrent}).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: r.MaxConcurrent,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](errorBackoffBase, errorBackoffCap),
+		}).
 		Complete(r)
 }
+
+// A reconcile that failed is tried again after 5ms, doubled with each failure in a row
+// up to 30s: a task must not sleep long after an outage has ended.
+const (
+	errorBackoffBase = 5 * time.Millisecond
+	errorBackoffCap  = 30 * time.Second
+)
 
 type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 
@@ -59,14 +70,21 @@ func (r *Reconciler) jobHandler() handler.EventHandler {
 		UpdateFunc: func(_ context.Context, e event.UpdateEvent, q queue) {
 			before, ok1 := e.ObjectOld.(*batchv1.Job)
 			after, ok2 := e.ObjectNew.(*batchv1.Job)
-			if ok1 && ok2 && jobSight(before) != jobSight(after) {
-				r.enqueue(q, taskOfJob(after))
+			if !ok1 || !ok2 {
+				return
+			}
+			owner := taskOfJob(after)
+			if owner != nil && jobFinished(after) {
+				r.memory.seenSettled(owner.NamespacedName, after.UID)
+			}
+			if jobSight(before) != jobSight(after) {
+				r.enqueue(q, owner)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
 			job, ok := e.Object.(*batchv1.Job)
 			owner := taskOfJob(job)
-			if !ok || owner == nil || jobFinished(job) {
+			if !ok || owner == nil || r.memory.seenSettled(owner.NamespacedName, job.UID) || jobFinished(job) {
 				return
 			}
 			r.memory.jobVanished(owner.NamespacedName, job)

@@ -12,7 +12,7 @@ const (
 	// object by its name.
 	LabelManaged = "agenttask.dev/managed"
 	// LabelTask is the task's name, for people: kubectl get jobs -l agenttask.dev/task=NAME.
-	// Cut to 63 characters, with '-' for '.'. Written by the operator; of a pod whose Job
+	// Cut to 63 characters. Written by the operator; of a pod whose Job
 	// it does not know yet the operator takes it as a hint at which task to look.
 	LabelTask = "agenttask.dev/task"
 	// LabelStep is the step's name, for people. Written by the operator.

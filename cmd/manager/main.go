@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	_ "time/tzdata" // expressions that name a time zone mean the same on every host
@@ -34,6 +35,10 @@ import (
 	"github.com/agenttask-dev/agenttask/controllers"
 	"github.com/agenttask-dev/agenttask/internal/version"
 )
+
+// shutdownTimeout is how long running reconciles may take to end, so that the Lease is
+// released before the pod's terminationGracePeriodSeconds of 10 are over.
+const shutdownTimeout = 7 * time.Second
 
 // leaderElectionID is the name of the Lease that the leader holds.
 const leaderElectionID = "operator.agenttask.dev"
@@ -63,6 +68,9 @@ func main() {
 			return
 		}
 		fail(err)
+	}
+	if slices.Contains(o.namespaces, "") {
+		fail(fmt.Errorf("--watch-namespaces %q holds an empty name; leave the flag out to watch all namespaces", strings.Join(o.namespaces, ",")))
 	}
 	if o.showVersion {
 		fmt.Println(version.Version)
@@ -159,6 +167,7 @@ func (o *options) manager(config *rest.Config) (ctrl.Manager, error) {
 		LeaderElectionID:                    leaderElectionID,
 		LeaderElectionNamespace:             o.leaderNamespace,
 		LeaderElectionReleaseOnCancel:       true,
+		GracefulShutdownTimeout:             new(shutdownTimeout),
 		HealthProbeBindAddress:              o.probeAddr,
 		Metrics:                             o.metrics(),
 	})

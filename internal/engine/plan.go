@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/expr"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
@@ -16,7 +18,7 @@ import (
 // checkPlan looks at the plan when it is new or was changed, and freezes the task
 // where it cannot go on with it.
 func (d *decider) checkPlan() {
-	if d.Status.PlanHash != "" && d.Status.ObservedGeneration == d.Task.Generation && !d.stalledByPlan() {
+	if d.Status.PlanHash != "" && d.Status.ObservedGeneration == d.Task.Generation && !d.stalled() {
 		return
 	}
 	d.Status.PlanHash = stepexec.PlanHash(d.Task.Spec.Steps)
@@ -26,15 +28,10 @@ func (d *decider) checkPlan() {
 	}
 }
 
-// stalledByPlan says whether the last look found the plan wrong: then it is looked at
-// again each time, since observedGeneration says only that it was looked at.
-func (d *decider) stalledByPlan() bool {
-	for _, c := range d.Status.Conditions {
-		if c.Type == v1alpha1.ConditionStalled {
-			return c.Reason == v1alpha1.ReasonPlanChanged || c.Reason == v1alpha1.ReasonInvalidPlan
-		}
-	}
-	return false
+// stalled says whether the task was found stalled, perhaps by its plan: then that is
+// looked at again each time, since observedGeneration says only that it was looked at.
+func (d *decider) stalled() bool {
+	return meta.IsStatusConditionTrue(d.Status.Conditions, v1alpha1.ConditionStalled)
 }
 
 // planChanged compares the steps that have started with the plan.

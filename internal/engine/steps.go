@@ -4,7 +4,6 @@
 package engine
 
 import (
-	"bytes"
 	"fmt"
 	"time"
 
@@ -130,9 +129,13 @@ func (d *decider) settleConflict(record *v1alpha1.StepStatus) {
 	case d.pastDeadline():
 		d.finish(record, v1alpha1.StepFailed, v1alpha1.ReasonDeadlineExceeded, "could not start: "+d.World.Conflict.Message)
 	default:
-		d.frozen = d.World.Conflict
+		if d.frozen == nil {
+			d.frozen = d.World.Conflict
+		}
 		d.wakeAfter(conflictRecheck)
+		return
 	}
+	d.ended = &endedAttempt{jobName: record.JobName, verdict: verdictOf(record)}
 }
 
 // conflictRecheck is how often a stranger's object under our name is looked at again:
@@ -183,7 +186,15 @@ func isTaskStop(reason string) bool {
 }
 
 func (d *decider) startDeadline(record *v1alpha1.StepStatus) time.Time {
-	return d.World.Pod.CreationTimestamp.Add(d.stepOf(record).StartDeadline())
+	// The later of two clocks: the API server's may be behind ours, and the pod may have
+	// been made long after its attempt was started.
+	from := d.World.Pod.CreationTimestamp.Time
+	for _, own := range []*metav1.Time{&record.StartTime, record.AttemptTime} {
+		if own != nil && own.After(from) {
+			from = own.Time
+		}
+	}
+	return from.Add(d.stepOf(record).StartDeadline())
 }
 
 // cannotStart says why a pod has not started by its deadline.
@@ -298,10 +309,14 @@ func (d *decider) conclude(record *v1alpha1.StepStatus, verdict Verdict) {
 	switch {
 	case verdict.Class == Success:
 		d.succeed(record, verdict)
-	case record.Phase == v1alpha1.StepStopping && record.Reason == v1alpha1.ReasonCancelled, d.Task.Spec.Cancel:
+	case record.Phase == v1alpha1.StepStopping && record.Reason == v1alpha1.ReasonCancelled:
 		d.finish(record, v1alpha1.StepCancelled, v1alpha1.ReasonCancelled, "stopped because the task was cancelled")
-	case record.Phase == v1alpha1.StepStopping && record.Reason == v1alpha1.ReasonDeadlineExceeded, d.pastDeadline():
+	case d.Task.Spec.Cancel:
+		d.finish(record, v1alpha1.StepCancelled, v1alpha1.ReasonCancelled, "the task was cancelled; the attempt had ended: "+verdict.Message)
+	case record.Phase == v1alpha1.StepStopping && record.Reason == v1alpha1.ReasonDeadlineExceeded:
 		d.finish(record, v1alpha1.StepFailed, v1alpha1.ReasonDeadlineExceeded, "stopped because the task's activeDeadlineSeconds passed")
+	case d.pastDeadline():
+		d.finish(record, v1alpha1.StepFailed, v1alpha1.ReasonDeadlineExceeded, "the task's activeDeadlineSeconds passed; the attempt had ended: "+verdict.Message)
 	default:
 		d.retryOrFail(record, verdict)
 	}
@@ -312,10 +327,10 @@ func (d *decider) succeed(record *v1alpha1.StepStatus, verdict Verdict) {
 	if record.OutputRef == nil && string(verdict.Output) != "null" {
 		record.Output = &apiextensionsv1.JSON{Raw: verdict.Output}
 	}
-	if size := statusSize(&d.Status); size > v1alpha1.MaxStatus {
+	if size, limit, yes := d.tooLarge(); yes {
 		record.Output, record.OutputRef = nil, nil
 		d.finish(record, v1alpha1.StepFailed, v1alpha1.ReasonOutputTooLarge, fmt.Sprintf(
-			"it succeeded, but with its output the checkpoint would have about %d bytes, and at most %d are kept; have the plan's steps return less, or references, in another AgentTask", size, v1alpha1.MaxStatus))
+			"it succeeded, but with its output the checkpoint would have about %d bytes, and at most %d are kept; have the plan's steps return less, or references, in another AgentTask", size, limit))
 		return
 	}
 	d.finish(record, v1alpha1.StepSucceeded, "", verdict.Message)
@@ -344,11 +359,13 @@ func (d *decider) finishJobs() {
 		d.finishJob(Action{Job: d.World.Job, Verdict: d.ended.verdict})
 	}
 	for _, job := range d.World.Ended {
-		if record := d.recordOf(job.Name); record != nil {
+		if record := d.recordOf(job.Name); record != nil && (record.Phase.Finished() || record.Phase == v1alpha1.StepRetrying) {
 			d.finishJob(Action{Job: job, Verdict: verdictOf(record)})
 			continue
 		}
-		d.finishJob(Action{Job: job, Verdict: Verdict{Class: Final, Reason: "AttemptEnded", Message: "a later attempt took its place"}})
+		if d.superseded(job.Name) {
+			d.finishJob(Action{Job: job, Verdict: Verdict{Class: Final, Reason: "AttemptEnded", Message: "a later attempt took its place"}})
+		}
 	}
 }
 
@@ -359,6 +376,19 @@ func (d *decider) finishJob(a Action) {
 	d.Actions = append(d.Actions, a)
 }
 
+// superseded says whether a Job is of an earlier attempt of a step that has a record.
+// One of a later attempt, or of a step without a record, is none of ours to end: the task
+// that was read may be old.
+func (d *decider) superseded(jobName string) bool {
+	base, attempt := stepexec.SplitJobName(jobName)
+	for i := range d.Status.Steps {
+		if own, current := stepexec.SplitJobName(d.Status.Steps[i].JobName); own == base && attempt < current {
+			return true
+		}
+	}
+	return false
+}
+
 func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
 	for i := range d.Status.Steps {
 		if d.Status.Steps[i].JobName == jobName {
@@ -366,31 +396,6 @@ func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
 		}
 	}
 	return nil
-}
-
-// escaped is how many more bytes the API server's JSON has for each of <, > and &.
-const escaped = len(`\u003c`) - 1
-
-func countHTML(doc []byte) int {
-	return bytes.Count(doc, []byte("<")) + bytes.Count(doc, []byte(">")) + bytes.Count(doc, []byte("&"))
-}
-
-// statusSize is about how many bytes of JSON a status has, a little more rather than
-// less: what varies is counted, and the rest of a record estimated.
-func statusSize(status *v1alpha1.AgentTaskStatus) int {
-	const perRecord, base = 400, 4096
-	size := base
-	for i := range status.Steps {
-		r := &status.Steps[i]
-		size += perRecord + 2*len(r.Name) + len(r.IdempotencyKey) + len(r.ActionHash) + len(r.JobName) + len(r.Message)
-		if r.Output != nil {
-			size += len(r.Output.Raw) + escaped*countHTML(r.Output.Raw)
-		}
-		if r.OutputRef != nil {
-			size += 150 + len(r.OutputRef.URI)
-		}
-	}
-	return size
 }
 
 func usageOf(usage *v1alpha1.Usage, attempt int32) *v1alpha1.Usage {

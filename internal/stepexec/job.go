@@ -81,10 +81,16 @@ func PodOf(job *batchv1.Job) *corev1.Pod {
 func managedLabels(task *v1alpha1.AgentTask, step string, attempt int32) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelManaged: "true",
-		v1alpha1.LabelTask:    label(task.Name, 63),
+		v1alpha1.LabelTask:    taskLabel(task.Name),
 		v1alpha1.LabelStep:    step,
 		v1alpha1.LabelAttempt: strconv.Itoa(int(attempt)),
 	}
+}
+
+// taskLabel is a task's name as a label's value, which has at most 63 characters and
+// ends with a letter or digit.
+func taskLabel(name string) string {
+	return strings.TrimRight(name[:min(len(name), 63)], "-.")
 }
 
 // withQueueLabels carries Kueue's labels from the pod template to the Job, where

@@ -36,6 +36,20 @@ func JobName(taskName string, taskUID types.UID, step, role string, attempt int3
 	}, "-")
 }
 
+// SplitJobName takes a Job's name apart into what is the same for every attempt of the
+// step, and the attempt. The attempt is 0 where the name is not of JobName's making.
+func SplitJobName(name string) (base string, attempt int32) {
+	cut := strings.LastIndexByte(name, '-')
+	if cut < 0 {
+		return name, 0
+	}
+	n, err := strconv.ParseInt(name[cut+1:], 10, 32)
+	if err != nil {
+		return name, 0
+	}
+	return name[:cut], int32(n)
+}
+
 // label makes a readable DNS label part of at most n characters. A name that would
 // begin with a digit is fine in a label; one that would end in '-' is not.
 func label(name string, n int) string {
