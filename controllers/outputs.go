@@ -7,10 +7,12 @@ import (
 	"bufio"
 	"context"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -42,7 +44,7 @@ func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, r
 	kept, err := r.loadOutput(ctx, task, ref)
 	switch {
 	case err != nil:
-		return err
+		return r.outputUnavailable(ctx, task, world, fmt.Errorf("looking for the step's stored output: %w", err))
 	case kept.Problem == "":
 		world.Output = ref
 		return nil
@@ -51,21 +53,45 @@ func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, r
 		return nil
 	}
 	output, problem, err := r.readLog(ctx, world.Pod, announced)
-	if err != nil || problem != "" {
-		world.OutputProblem = problem
-		return err
-	}
-	err = r.Create(ctx, outputConfigMap(task, record, output))
 	switch {
-	case apierrors.IsAlreadyExists(err):
-		world.OutputProblem = fmt.Sprintf("ConfigMap %s exists and holds something else", record.JobName)
-	case err != nil && refused(err):
-		world.Refusal = &engine.Refusal{Reason: v1alpha1.ReasonRefused, Message: fmt.Sprintf("the API server refused the ConfigMap of the step's output: %v", err), Retry: r.refusalBackoff(task)}
 	case err != nil:
-		return err
-	default:
-		world.Output = ref
+		return r.outputUnavailable(ctx, task, world, fmt.Errorf("reading the step's output from the log of pod %s: %w", world.Pod.Name, err))
+	case problem != "":
+		world.OutputProblem = problem
+		return nil
 	}
+	return r.storeOutput(ctx, task, outputConfigMap(task, record, output), ref, world)
+}
+
+// storeOutput makes the ConfigMap of an output. One that exists already is taken if it
+// holds that output: it was made by a request whose answer was lost, or another leader.
+func (r *Reconciler) storeOutput(ctx context.Context, task *v1alpha1.AgentTask, kept *corev1.ConfigMap, ref *v1alpha1.OutputRef, world *engine.World) error {
+	err := r.Create(ctx, kept)
+	if apierrors.IsAlreadyExists(err) {
+		var found engine.Loaded
+		if found, err = r.loadOutput(ctx, task, ref); err == nil && found.Problem != "" {
+			world.OutputProblem = fmt.Sprintf("ConfigMap %s exists and holds something else: %s", kept.Name, found.Problem)
+			return nil
+		}
+	}
+	switch {
+	case err == nil:
+		world.Output = ref
+		return nil
+	case refusal(err) == v1alpha1.ReasonRefused:
+		world.Refusal = &engine.Refusal{Reason: v1alpha1.ReasonRefused, Message: fmt.Sprintf("the API server refused the ConfigMap of the step's output: %v", err), Retry: r.refusalBackoff(task)}
+		return nil
+	}
+	return r.outputUnavailable(ctx, task, world, fmt.Errorf("storing the step's output: %w", err))
+}
+
+// outputUnavailable lets the attempt wait for what cannot be read or stored just now. The
+// task says so, and can be cancelled; only the operator's own end is an error.
+func (r *Reconciler) outputUnavailable(ctx context.Context, task *v1alpha1.AgentTask, world *engine.World, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	world.Refusal = &engine.Refusal{Reason: v1alpha1.ReasonUnavailable, Message: err.Error(), Retry: r.refusalBackoff(task)}
 	return nil
 }
 
@@ -98,12 +124,18 @@ func outputConfigMap(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, outp
 	}
 }
 
+// logTimeout is how long reading a log may take: a node that stops in the middle of it
+// must not hold a worker.
+const logTimeout = time.Minute
+
 // readLog reads an announced output from the end of the pod's log and checks it. A
 // problem is what reading again would not mend.
 func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *stepexec.LogOutput) (output []byte, problem string, err error) {
 	if announced.Bytes > stepexec.MaxOutput || announced.Lines > 3+stepexec.MaxOutput*2/stepexec.LogLine {
 		return nil, fmt.Sprintf("it has %d bytes, and at most %d are kept", announced.Bytes, stepexec.MaxOutput), nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, logTimeout)
+	defer cancel()
 	stream, err := r.Logs.CoreV1().Pods(pod.Namespace).GetLogs(pod.Name, &corev1.PodLogOptions{
 		Container: stepexec.ContainerStep, TailLines: new(announced.Lines + strayLines),
 	}).Stream(ctx)
@@ -111,12 +143,12 @@ func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *st
 	case apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
 		return nil, fmt.Sprintf("the pod's log is gone: %v", err), nil
 	case err != nil:
-		return nil, "", fmt.Errorf("reading the log of pod %s: %w", pod.Name, err)
+		return nil, "", err
 	}
 	defer func() { _ = stream.Close() }()
-	output, err = parseFrame(stream, announced)
-	if err != nil {
-		return nil, err.Error(), nil
+	output, problem, err = parseFrame(stream, announced)
+	if err != nil || problem != "" {
+		return nil, problem, err
 	}
 	if sum := stepexec.SHA256Hex(output); sum != announced.SHA256 {
 		return nil, fmt.Sprintf("the log holds an output with sha256 %s, not %s", sum, announced.SHA256), nil
@@ -128,32 +160,56 @@ func (r *Reconciler) readLog(ctx context.Context, pod *corev1.Pod, announced *st
 // of an output in the log.
 const strayLines = 1000
 
-// parseFrame takes an output out of the lines that frame it.
-func parseFrame(log io.Reader, announced *stepexec.LogOutput) ([]byte, error) {
+// maxLog is how much of a log is read for one output, in bytes, so that a log without
+// an end has one. Lines that are no part of an output are read past, however long.
+const maxLog = 256 << 20
+
+// parseFrame takes an output out of the lines that frame it. It keeps no more of them
+// than the output may have. A problem is what reading again would not mend.
+func parseFrame(log io.Reader, announced *stepexec.LogOutput) (output []byte, problem string, err error) {
+	begin, end := stepexec.LogBegin+" "+announced.SHA256, stepexec.LogEnd+" "+announced.SHA256
+	most := base64.StdEncoding.EncodedLen(int(announced.Bytes))
+	limited := &io.LimitedReader{R: log, N: maxLog}
+	lines := bufio.NewReaderSize(limited, 2*stepexec.LogLine)
 	var encoded strings.Builder
-	inside := false
-	lines := bufio.NewScanner(io.LimitReader(log, 4*stepexec.MaxOutput))
-	lines.Buffer(nil, 4*stepexec.LogLine)
-	for lines.Scan() {
-		switch line := lines.Text(); {
-		case line == stepexec.LogBegin+" "+announced.SHA256:
+	inside, part := false, false
+	for {
+		line, more, err := lines.ReadLine()
+		switch {
+		case errors.Is(err, io.EOF) && limited.N <= 0:
+			return nil, fmt.Sprintf("the end of the pod's log has more than %d bytes", maxLog), nil
+		case errors.Is(err, io.EOF):
+			return nil, "the pod's log does not hold it whole (was the log rotated?)", nil
+		case err != nil:
+			return nil, "", err
+		}
+		whole := !part && !more
+		part = more
+		switch text := string(line); {
+		case !whole:
+		case text == begin:
 			inside = true
 			encoded.Reset()
-		case line == stepexec.LogEnd+" "+announced.SHA256 && inside:
-			return base64.StdEncoding.DecodeString(encoded.String())
+		case text == end && inside:
+			output, err = base64.StdEncoding.DecodeString(encoded.String())
+			if err != nil {
+				return nil, fmt.Sprintf("the pod's log does not hold it as it was written: %v", err), nil
+			}
+			return output, "", nil
 		case inside:
-			if data, ok := strings.CutPrefix(line, stepexec.LogData+" "); ok {
+			data, ok := strings.CutPrefix(text, stepexec.LogData+" ")
+			if !ok {
+				continue
+			}
+			if inside = encoded.Len()+len(data) <= most; inside {
 				encoded.WriteString(data)
 			}
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("reading the pod's log: %w", err)
-	}
-	return nil, fmt.Errorf("the pod's log does not hold it whole (was the log rotated?)")
 }
 
-// loadOutputs reads the outputs of the named steps, on top of those that were read.
+// loadOutputs reads the outputs of the named steps, on top of those that were read. That
+// one cannot be read just now is the engine's to judge, and no error.
 func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, world engine.World, names []string, have map[string]engine.Loaded) (map[string]engine.Loaded, error) {
 	loaded := maps.Clone(have)
 	if loaded == nil {
@@ -165,8 +221,11 @@ func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, 
 			return nil, fmt.Errorf("there is no output of step %s to load", name)
 		}
 		output, err := r.loadOutput(ctx, task, ref)
-		if err != nil {
-			return nil, err
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			output = engine.Loaded{Unavailable: err.Error()}
 		}
 		loaded[name] = output
 	}
@@ -203,6 +262,9 @@ func (r *Reconciler) loadOutput(ctx context.Context, task *v1alpha1.AgentTask, r
 		return engine.Loaded{}, err
 	}
 	output := kept.Data[outputKey]
+	if int64(len(output)) != ref.Bytes {
+		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s holds an output of %d bytes, not %d", name, len(output), ref.Bytes)}, nil
+	}
 	if sum := stepexec.SHA256Hex([]byte(output)); sum != ref.SHA256 {
 		return engine.Loaded{Problem: fmt.Sprintf("ConfigMap %s holds an output with sha256 %s, not %s", name, sum, ref.SHA256)}, nil
 	}

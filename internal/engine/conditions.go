@@ -59,7 +59,7 @@ func (d *decider) state() state {
 	case d.frozen != nil:
 		return state{v1alpha1.TaskWaiting, true, *d.frozen}
 	case d.waiting != nil:
-		return state{v1alpha1.TaskWaiting, false, Problem{d.waiting.Reason, fmt.Sprintf("step %s: %s", record.Name, d.waiting.Message)}}
+		return state{v1alpha1.TaskWaiting, false, *d.waiting}
 	}
 	return d.active(record)
 }

@@ -31,8 +31,11 @@ type Input struct {
 
 // Loaded is an output that is kept outside the status, or why it cannot be read.
 type Loaded struct {
-	Output  json.RawMessage
+	Output json.RawMessage
+	// Problem is what reading it again would not mend.
 	Problem string
+	// Unavailable says why it cannot be read just now.
+	Unavailable string
 }
 
 // World is what was observed of a task's Jobs and pods. An object that is missing is
@@ -136,7 +139,7 @@ type decider struct {
 	Decision
 	// frozen is why no step may start, though the task has not ended.
 	frozen *Problem
-	// waiting is why the current step does not run, though it is meant to.
+	// waiting is why a step does not run, though it is meant to; its message names it.
 	waiting *Problem
 	// ended is the verdict on the attempt that ended in this call.
 	ended *endedAttempt

@@ -6,6 +6,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -114,17 +115,60 @@ func VerdictOf(pod *corev1.Pod) *Verdict {
 	return neverRan(pod)
 }
 
-// ResultOf reads the result that the runner left, or nil.
+// ResultOf reads the result that the runner left, or nil where there is none that it
+// can have left.
 func ResultOf(pod *corev1.Pod) *stepexec.Result {
 	end := stepEnd(pod)
 	if end == nil {
 		return nil
 	}
-	result := &stepexec.Result{}
-	if json.Unmarshal([]byte(end.Message), result) != nil || result.Version != stepexec.ResultVersion {
-		return nil
-	}
+	result, _ := readResult(end)
 	return result
+}
+
+// readResult reads a result and checks it, since the program may have written it itself.
+// A result that the runner cannot have left is none, and problem says why.
+func readResult(end *corev1.ContainerStateTerminated) (result *stepexec.Result, problem string) {
+	result = &stepexec.Result{}
+	if json.Unmarshal([]byte(end.Message), result) != nil || result.Version != stepexec.ResultVersion {
+		return nil, ""
+	}
+	if result.Outcome == stepexec.OutcomeSucceeded {
+		if problem = checkSuccess(end, result); problem != "" {
+			return nil, problem
+		}
+	}
+	return result, ""
+}
+
+// checkSuccess says why a success is not the runner's word, or nothing. The output then
+// is in canonical form.
+func checkSuccess(end *corev1.ContainerStateTerminated, result *stepexec.Result) string {
+	switch {
+	case end.ExitCode != 0, end.Reason == "OOMKilled":
+		return fmt.Sprintf("it says that the program succeeded, and the container ended with exit code %d", end.ExitCode)
+	case result.LogOutput != nil && result.Output != nil:
+		return "it has two outputs"
+	case result.LogOutput != nil && !validLogOutput(result.LogOutput):
+		return "the output that it announces cannot be one"
+	case result.Output == nil:
+		return ""
+	}
+	output, err := stepexec.Canonical(result.Output)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("its output is not valid: %v", err)
+	case len(output) > stepexec.MaxInlineOutput:
+		return fmt.Sprintf("its output has %d bytes, and at most %d may stand in it", len(output), stepexec.MaxInlineOutput)
+	}
+	result.Output = output
+	return ""
+}
+
+var sha256Hex = regexp.MustCompile("^[0-9a-f]{64}$")
+
+func validLogOutput(o *stepexec.LogOutput) bool {
+	return o.Lines > 0 && o.Bytes > 0 && sha256Hex.MatchString(o.SHA256)
 }
 
 func stepEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
@@ -173,9 +217,9 @@ func reasonOf(result *stepexec.Result) string {
 }
 
 func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
-	result := ResultOf(pod)
+	result, problem := readResult(end)
 	if result == nil {
-		return withoutResult(pod, end)
+		return withoutResult(pod, end, problem)
 	}
 	v := &Verdict{Reason: reasonOf(result), Message: result.Message}
 	switch result.Outcome {
@@ -210,8 +254,9 @@ func interrupted(pod *corev1.Pod, end *corev1.ContainerStateTerminated, result *
 	return lost(reasonOf(result), "%s", firstOf(result.Message, "the program was killed from outside"))
 }
 
-// withoutResult reads an end about which the runner could say nothing.
-func withoutResult(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdict {
+// withoutResult reads an end about which the runner could say nothing; problem is what is
+// wrong with what was said in its place, if anything was.
+func withoutResult(pod *corev1.Pod, end *corev1.ContainerStateTerminated, problem string) *Verdict {
 	if end.Reason == "OOMKilled" {
 		return outOfMemory()
 	}
@@ -221,6 +266,8 @@ func withoutResult(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdi
 	switch {
 	case pod.Status.Reason == "DeadlineExceeded":
 		return &Verdict{Class: TimedOut, Reason: v1alpha1.ReasonTimeout, Message: "stopped by the pod's activeDeadlineSeconds, which stands above the step's timeout"}
+	case problem != "":
+		return lost(v1alpha1.ReasonResultInvalid, "the result that stands in its termination message is not the runner's: %s", problem)
 	case end.Reason == "StartError" || end.Reason == "ContainerCannotRun":
 		return lost(v1alpha1.ReasonContainerConfig, "the container could not be started: %s", end.Message)
 	case end.ExitCode == 137 || end.ExitCode == 143:

@@ -28,8 +28,10 @@ func TestVerdictOfWhatTheProgramSaid(t *testing.T) {
 		"it succeeded and wrote no output": {MakePod().Result(0, stepexec.Result{Outcome: stepexec.OutcomeSucceeded}),
 			&Verdict{Class: Success, Output: json.RawMessage("null")}},
 		"it succeeded with an output that stands in the log": {
-			MakePod().Result(0, stepexec.Result{Outcome: stepexec.OutcomeSucceeded, LogOutput: &stepexec.LogOutput{Bytes: 4000}}),
+			large(),
 			&Verdict{Class: Success}},
+		"its output is kept in canonical form": {MakePod().Ended(0, "Completed", `{"v":1,"outcome":"Succeeded","output":{"b": "\u003c", "a": 3.0}}`),
+			&Verdict{Class: Success, Output: json.RawMessage(`{"a":3,"b":"<"}`)}},
 		"it asks for another attempt": {MakePod().Result(75, again),
 			&Verdict{Class: Again, Reason: v1alpha1.ReasonRetryRequested, Message: "not yet"}},
 		"it asks for another attempt, and when": {
@@ -175,6 +177,43 @@ func TestResultsOfNoRunner(t *testing.T) {
 			d := decide(t, Input{Task: task, World: World{Job: jobOf(task), Pod: MakePod().Ended(1, "Error", message).Obj()}})
 			if d.Status.Steps[0].Phase == v1alpha1.StepRetrying && d.RequeueAfter < 365*24*time.Hour {
 				t.Errorf("tried again after %s", d.RequeueAfter)
+			}
+		})
+	}
+}
+
+// A success is believed only where the runner can have said so: the rest of the plan
+// would go on with what stands there.
+func TestSuccessesOfNoRunner(t *testing.T) {
+	const said, sum = `{"v":1,"outcome":"Succeeded",`, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+	tests := map[string]struct {
+		pod                     *podBuilder
+		wantReason, wantMessage string
+	}{
+		"its number no JSON reader keeps":       {MakePod().Ended(0, "Completed", said+`"output":1e400}`), v1alpha1.ReasonResultInvalid, "1e400"},
+		"its number loses digits":               {MakePod().Ended(0, "Completed", said+`"output":{"n":1e16}}`), v1alpha1.ReasonResultInvalid, "1e16 at /n"},
+		"it has a name twice":                   {MakePod().Ended(0, "Completed", said+`"output":{"a":1,"a":2}}`), v1alpha1.ReasonResultInvalid, "not valid"},
+		"it is too large":                       {MakePod().Ended(0, "Completed", said+`"output":"`+strings.Repeat("x", 2047)+`"}`), v1alpha1.ReasonResultInvalid, "2049 bytes"},
+		"its program was killed":                {MakePod().Ended(137, "Error", said+`"output":1}`), v1alpha1.ReasonResultInvalid, "exit code 137"},
+		"its program failed":                    {MakePod().Ended(1, "Error", said+`"output":1}`), v1alpha1.ReasonResultInvalid, "exit code 1"},
+		"its program was killed for its memory": {MakePod().Ended(137, "OOMKilled", said+`"output":1}`), v1alpha1.ReasonOutOfMemory, "limits.memory"},
+		"its process was killed for its memory": {MakePod().Ended(0, "OOMKilled", said+`"output":1}`), v1alpha1.ReasonOutOfMemory, "limits.memory"},
+		"its pod was evicted":                   {MakePod().Ended(137, "Error", said+`"output":1}`).Disrupted("EvictionByEvictionAPI"), v1alpha1.ReasonEvicted, "Eviction"},
+		"its log has less than no lines":        {MakePod().Ended(0, "Completed", said+`"logOutput":{"sha256":"`+sum+`","bytes":1,"lines":-5000}}`), v1alpha1.ReasonResultInvalid, "announces"},
+		"its log has no bytes":                  {MakePod().Ended(0, "Completed", said+`"logOutput":{"sha256":"`+sum+`","bytes":0,"lines":3}}`), v1alpha1.ReasonResultInvalid, "announces"},
+		"its log has less than no bytes":        {MakePod().Ended(0, "Completed", said+`"logOutput":{"sha256":"`+sum+`","bytes":-1,"lines":3}}`), v1alpha1.ReasonResultInvalid, "announces"},
+		"its sum is none":                       {MakePod().Ended(0, "Completed", said+`"logOutput":{"sha256":"x","bytes":1,"lines":3}}`), v1alpha1.ReasonResultInvalid, "announces"},
+		"its sum is longer than one":            {MakePod().Ended(0, "Completed", said+`"logOutput":{"sha256":"`+sum+`\n","bytes":1,"lines":3}}`), v1alpha1.ReasonResultInvalid, "announces"},
+		"it has two outputs":                    {MakePod().Ended(0, "Completed", said+`"output":1,"logOutput":{"sha256":"`+sum+`","bytes":1,"lines":3}}`), v1alpha1.ReasonResultInvalid, "two outputs"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := VerdictOf(tt.pod.Obj())
+			if got == nil || got.Class != Lost || got.Reason != tt.wantReason || !strings.Contains(got.Message, tt.wantMessage) {
+				t.Errorf("verdict %+v, want Lost, %s: %q", got, tt.wantReason, tt.wantMessage)
+			}
+			if result := ResultOf(tt.pod.Obj()); result != nil {
+				t.Errorf("result %+v, want none", result)
 			}
 		})
 	}

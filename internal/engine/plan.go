@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 
@@ -97,12 +98,9 @@ func (d *decider) render(step *v1alpha1.Step) ([]byte, *Problem) {
 	if err != nil {
 		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
 	}
-	vars, err := d.vars(template)
-	if err != nil {
-		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
-	}
-	if len(d.Load) > 0 {
-		return nil, nil
+	vars, problem := d.vars(template)
+	if problem != nil || len(d.Load) > 0 {
+		return nil, problem
 	}
 	input, err := template.Render(vars)
 	if err != nil {
@@ -116,32 +114,62 @@ func (d *decider) render(step *v1alpha1.Step) ([]byte, *Problem) {
 }
 
 // vars gathers what a template refers to.
-func (d *decider) vars(template *expr.Template) (expr.Vars, error) {
+func (d *decider) vars(template *expr.Template) (expr.Vars, *Problem) {
 	vars := expr.Vars{
 		Params: paramsOf(d.Task),
 		Task:   expr.Task{Name: d.Task.Name, Namespace: d.Task.Namespace, UID: string(d.Task.UID), RunID: d.Status.RunID},
 		Steps:  map[string]expr.StepVars{},
 	}
-	wanted := map[string]bool{}
-	for _, name := range template.Steps() {
-		wanted[name] = true
+	needed := d.needed(template)
+	if problem := tooMuch(needed); problem != nil {
+		return vars, problem
 	}
-	for i := range d.Status.Steps {
-		record := &d.Status.Steps[i]
-		if record.Phase != v1alpha1.StepSucceeded || !(wanted[record.Name] || template.Dynamic()) {
-			continue
-		}
-		output, err := d.output(record)
-		if err != nil {
-			return vars, fmt.Errorf("output of step %s: %w", record.Name, err)
+	for _, record := range needed {
+		output, problem := d.output(record)
+		if problem != nil {
+			return vars, problem
 		}
 		vars.Steps[record.Name] = expr.StepVars{Output: output, Phase: string(record.Phase), Attempt: int64(record.Attempt)}
 	}
 	return vars, nil
 }
 
+// needed are the records of succeeded steps that a template may read.
+func (d *decider) needed(template *expr.Template) []*v1alpha1.StepStatus {
+	wanted := map[string]bool{}
+	for _, name := range template.Steps() {
+		wanted[name] = true
+	}
+	var needed []*v1alpha1.StepStatus
+	for i := range d.Status.Steps {
+		record := &d.Status.Steps[i]
+		if record.Phase == v1alpha1.StepSucceeded && (wanted[record.Name] || template.Dynamic()) {
+			needed = append(needed, record)
+		}
+	}
+	return needed
+}
+
+// tooMuch says that the outputs of one input are too large together, before any of them
+// is read.
+func tooMuch(records []*v1alpha1.StepStatus) *Problem {
+	sum, steps := int64(0), 0
+	for _, record := range records {
+		if record.OutputRef != nil {
+			sum += max(record.OutputRef.Bytes, 0)
+			steps++
+		}
+	}
+	if sum <= v1alpha1.MaxLoaded {
+		return nil
+	}
+	return &Problem{v1alpha1.ReasonInputTooLarge, fmt.Sprintf(
+		"the outputs that the input may read, of %d steps, have %d bytes together, and at most %d are read for one input; name the steps you need: steps['a'], or return less",
+		steps, sum, v1alpha1.MaxLoaded)}
+}
+
 // output is a record's output, or asks for it where it is kept elsewhere.
-func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, error) {
+func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, *Problem) {
 	switch {
 	case record.OutputRef != nil:
 	case record.Output == nil: // null, which the status does not hold
@@ -155,10 +183,31 @@ func (d *decider) output(record *v1alpha1.StepStatus) ([]byte, error) {
 		d.Load = append(d.Load, record.Name)
 		return nil, nil
 	case loaded.Problem != "":
-		return nil, errors.New(loaded.Problem)
+		return nil, &Problem{v1alpha1.ReasonInputInvalid, fmt.Sprintf("output of step %s: %s", record.Name, loaded.Problem)}
+	case loaded.Unavailable != "":
+		return nil, &Problem{v1alpha1.ReasonUnavailable, fmt.Sprintf("the output of step %s cannot be read just now: %s", record.Name, loaded.Unavailable)}
 	}
 	return loaded.Output, nil
 }
+
+// unavailableRecheck is how often an output that cannot be read just now is tried again.
+const unavailableRecheck = 5 * time.Second
+
+// waitToStart leaves a step without a record until what its input needs can be read. As
+// with wait, the first message of a reason stays.
+func (d *decider) waitToStart(step *v1alpha1.Step, why *Problem) {
+	d.wakeAfter(unavailableRecheck)
+	ready := meta.FindStatusCondition(d.Status.Conditions, v1alpha1.ConditionReady)
+	if ready != nil && ready.Reason == why.Reason && strings.HasPrefix(ready.Message, aboutStep(step.Name)) {
+		d.waiting = &Problem{ready.Reason, ready.Message}
+		return
+	}
+	d.waiting = &Problem{why.Reason, aboutStep(step.Name) + shorten(why.Message)}
+	d.event(true, v1alpha1.EventStepWaiting, fmt.Sprintf("step %s waits: %s: %s", step.Name, why.Reason, why.Message))
+}
+
+// aboutStep begins a task's message that is about one step.
+func aboutStep(name string) string { return "step " + name + ": " }
 
 func paramsOf(task *v1alpha1.AgentTask) []byte {
 	if task.Spec.Params == nil {

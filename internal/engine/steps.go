@@ -23,7 +23,11 @@ func (d *decider) startNext() {
 		return
 	}
 	input, problem := d.render(step)
-	if len(d.Load) > 0 {
+	switch {
+	case len(d.Load) > 0:
+		return
+	case problem != nil && problem.Reason == v1alpha1.ReasonUnavailable:
+		d.waitToStart(step, problem)
 		return
 	}
 	record := v1alpha1.StepStatus{
@@ -79,6 +83,10 @@ func (d *decider) sameInput(step *v1alpha1.Step, record *v1alpha1.StepStatus) ([
 		return nil, false
 	}
 	switch {
+	case problem != nil && problem.Reason == v1alpha1.ReasonUnavailable:
+		d.wait(record, problem.Reason, problem.Message)
+		d.wakeAfter(unavailableRecheck)
+		return nil, false
 	case problem != nil:
 		d.frozen = &Problem{problem.Reason, fmt.Sprintf(
 			"step %s has started, and its input can no longer be rendered: %s; put back what it needs to go on, or cancel the task", step.Name, problem.Message)}
@@ -248,7 +256,7 @@ func (d *decider) drive(record *v1alpha1.StepStatus) {
 	default:
 		if input, ok := d.sameInput(step, record); ok {
 			d.makeJob(step, record, input, job)
-			if record.Reason == v1alpha1.ReasonRefused { // until there is a pod: each try would be two writes
+			if record.Reason == v1alpha1.ReasonRefused || record.Reason == v1alpha1.ReasonUnavailable { // until there is a pod: each try would be two writes
 				d.wait(record, record.Reason, record.Message)
 			}
 		}
@@ -300,7 +308,7 @@ func (d *decider) wait(record *v1alpha1.StepStatus, reason, message string) {
 		record.Reason, record.Message = reason, shorten(message)
 		d.event(true, v1alpha1.EventStepWaiting, fmt.Sprintf("step %s waits: %s: %s", record.Name, reason, message))
 	}
-	d.waiting = &Problem{record.Reason, record.Message}
+	d.waiting = &Problem{record.Reason, aboutStep(record.Name) + record.Message}
 }
 
 // conclude records how the current attempt ended.
@@ -351,51 +359,6 @@ func (d *decider) finish(record *v1alpha1.StepStatus, phase v1alpha1.StepPhase, 
 	default:
 		d.event(true, v1alpha1.EventStepFailed, fmt.Sprintf("step %s ended as %s: %s: %s", record.Name, phase, reason, message))
 	}
-}
-
-// finishJobs asks for the final status of Jobs whose attempt is over.
-func (d *decider) finishJobs() {
-	if d.ended != nil && d.World.Job != nil && d.World.Job.Name == d.ended.jobName {
-		d.finishJob(Action{Job: d.World.Job, Verdict: d.ended.verdict})
-	}
-	for _, job := range d.World.Ended {
-		if record := d.recordOf(job.Name); record != nil && (record.Phase.Finished() || record.Phase == v1alpha1.StepRetrying) {
-			d.finishJob(Action{Job: job, Verdict: verdictOf(record)})
-			continue
-		}
-		if d.superseded(job.Name) {
-			d.finishJob(Action{Job: job, Verdict: Verdict{Class: Final, Reason: "AttemptEnded", Message: "a later attempt took its place"}})
-		}
-	}
-}
-
-func (d *decider) finishJob(a Action) {
-	history := d.Task.Spec.JobHistory
-	a.Kind = FinishJob
-	a.Keep = history != v1alpha1.JobHistoryNone && !(history == v1alpha1.JobHistoryFailed && a.Verdict.Class == Success)
-	d.Actions = append(d.Actions, a)
-}
-
-// superseded says whether a Job is of an earlier attempt of a step that has a record.
-// One of a later attempt, or of a step without a record, is none of ours to end: the task
-// that was read may be old.
-func (d *decider) superseded(jobName string) bool {
-	base, attempt := stepexec.SplitJobName(jobName)
-	for i := range d.Status.Steps {
-		if own, current := stepexec.SplitJobName(d.Status.Steps[i].JobName); own == base && attempt < current {
-			return true
-		}
-	}
-	return false
-}
-
-func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
-	for i := range d.Status.Steps {
-		if d.Status.Steps[i].JobName == jobName {
-			return &d.Status.Steps[i]
-		}
-	}
-	return nil
 }
 
 func usageOf(usage *v1alpha1.Usage, attempt int32) *v1alpha1.Usage {

@@ -19,7 +19,7 @@ import (
 
 // large is the pod of a program whose output stands in its log.
 func large() *podBuilder {
-	return MakePod().Result(0, stepexec.Result{Outcome: stepexec.OutcomeSucceeded, LogOutput: &stepexec.LogOutput{Bytes: 5000}})
+	return MakePod().Result(0, stepexec.Result{Outcome: stepexec.OutcomeSucceeded, LogOutput: &stepexec.LogOutput{SHA256: stepexec.SHA256Hex(nil), Bytes: 5000, Lines: 4}})
 }
 
 // worldCase is what may be seen of a running attempt, and what is decided upon it.

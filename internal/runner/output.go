@@ -66,7 +66,7 @@ func parse(where string, raw []byte, size int64) document {
 	doc, err := stepexec.Canonical(raw)
 	if err != nil {
 		return document{given: true, reason: v1alpha1.ReasonOutputInvalid,
-			problem: fmt.Sprintf("%s is not one JSON document: %s", where, complaint(raw, err))}
+			problem: where + complaint(raw, err)}
 	}
 	if len(doc) > stepexec.MaxOutput {
 		return tooLarge(int64(len(doc)))
@@ -80,16 +80,18 @@ func tooLarge(size int64) document {
 			size, stepexec.MaxOutput)}
 }
 
-// complaint says where and why raw is not JSON, and nothing of what stands there.
+// complaint says where and why raw is not JSON, and nothing of what stands there, or
+// which number of it cannot be kept.
 func complaint(raw []byte, err error) string {
 	syntax, ok := errors.AsType[*jsontext.SyntacticError](err)
 	if !ok {
-		return "it cannot be read as JSON"
+		return ": " + err.Error()
 	}
+	const no = " is not one JSON document: "
 	if len(bytes.TrimSpace(raw)) == 0 {
-		return "it is empty"
+		return no + "it is empty"
 	}
-	return fmt.Sprintf("%s: %s", position(raw, syntax.ByteOffset), syntaxCause(syntax.Err))
+	return fmt.Sprintf("%s%s: %s", no, position(raw, syntax.ByteOffset), syntaxCause(syntax.Err))
 }
 
 // position names an offset as an editor does: lines and columns from 1, columns in

@@ -46,13 +46,30 @@ func TestParseSaysWhereAndWhyButNotWhat(t *testing.T) {
 	}
 }
 
+func TestParseNamesTheNumberThatCannotBeKept(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct{ raw, want string }{
+		"an identifier": {`{"hunter2":"x","ids":[1,1234567890123456789]}`, "it: integer 1234567890123456789 at /ids/1 is beyond 2^53-1 and would lose digits; write it as a string"},
+		"a double":      {`["hunter2",1e16]`, "it: number 1e16 at /1 is an integer beyond 2^53-1 and would lose digits; write it as a string"},
+		"out of range":  {`1e400`, "it: number 1e400 is out of range; write it as a string"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got := parse("it", []byte(tc.raw), int64(len(tc.raw)))
+			if got.problem != tc.want || got.reason != v1alpha1.ReasonOutputInvalid || !got.given {
+				t.Errorf("%s: %q, want %q", got.reason, got.problem, tc.want)
+			}
+		})
+	}
+}
+
 func TestParseLimitsTheCanonicalForm(t *testing.T) {
 	t.Parallel()
 	spaced := bigString(stepexec.MaxOutput) + strings.Repeat(" ", 100_000)
 	if got := parse("it", []byte(spaced), int64(len(spaced))); got.problem != "" || len(got.json) != stepexec.MaxOutput {
 		t.Errorf("an output of %d bytes in %d is refused: %s", len(got.json), len(spaced), got.problem)
 	}
-	grown := "[" + strings.Repeat("1e20,", stepexec.MaxOutput/20) + "1]" // each is written in 21 digits
+	grown := "[" + strings.Repeat("1e15,", stepexec.MaxOutput/10) + "1]" // each is written in 16 digits
 	if got := parse("it", []byte(grown), int64(len(grown))); got.reason != v1alpha1.ReasonOutputTooLarge {
 		t.Errorf("an output that grows past the limit in canonical form is not refused: %q", got.reason)
 	}

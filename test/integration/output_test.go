@@ -4,7 +4,10 @@
 package integration_test
 
 import (
+	"io"
+	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -24,7 +27,7 @@ var _ = Describe("An output of more than 2 KiB", func() {
 	}
 
 	It("comes by the pod's log into a ConfigMap that the task owns, and later steps read it", func() {
-		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.SucceedLarge(large)}}))
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.SucceedLarge(large)}, "two": {harness.Succeed(nil)}}))
 		w.create(w.make("task").Step("one").Step("two").Input(`{"id": "${steps['one'].output.id}", "all": "${steps['one'].output}"}`).Obj())
 		task := w.reaches("task", v1alpha1.TaskSucceeded)
 		r := record(task, "one")
@@ -105,6 +108,44 @@ var _ = Describe("An output of more than 2 KiB", func() {
 		w.create(w.make("task").Step("one").Obj())
 		Expect(w.waitsFor("task", v1alpha1.ReasonRefused)).To(And(ContainSubstring("ConfigMap"), ContainSubstring("exceeded quota: few")))
 		Expect(cluster.Client.Delete(ctx, quota)).To(Succeed())
+		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1}))
+	})
+
+	// down answers 500 in place of the API server, to requests that match, while on is true.
+	down := func(on *atomic.Bool, match func(r *http.Request) bool) harness.ManagerOptions {
+		return harness.ManagerOptions{Wrap: harness.Each(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
+			if !on.Load() || !match(r) {
+				return next.RoundTrip(r)
+			}
+			body := `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"InternalError","code":500,"message":"dial tcp 10.0.0.1:10250: no route to host"}`
+			return &http.Response{StatusCode: 500, Status: "500 Internal Server Error", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+				Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)), Request: r}, nil
+		})}
+	}
+	readsLog := func(r *http.Request) bool { return strings.HasSuffix(r.URL.Path, "/log") }
+
+	It("whose log cannot be read just now is waited for, and the task says so; cancel ends it", func() {
+		on := &atomic.Bool{}
+		on.Store(true)
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.SucceedLarge(large)}}), down(on, readsLog))
+		w.create(w.make("task").Steps("one", "two").Obj())
+		Expect(w.waitsFor("task", v1alpha1.ReasonUnavailable)).To(And(HavePrefix("step one: "), ContainSubstring("log of pod"), ContainSubstring("no route to host")))
+		task := w.get("task")
+		Expect(task.Status.Phase).To(Equal(v1alpha1.TaskWaiting))
+		Expect(kstatus(task)).To(Equal("InProgress"))
+		Expect(attempts(task)).To(Equal(map[string]int32{"one": 1}))
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })
+		task = w.reaches("task", v1alpha1.TaskCancelled)
+		Expect(record(task, "one").Phase).To(Equal(v1alpha1.StepCancelled))
+	})
+
+	It("whose log can be read again is kept, and the step is not run again", func() {
+		on := &atomic.Bool{}
+		on.Store(true)
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.SucceedLarge(large)}}), down(on, readsLog))
+		w.create(w.make("task").Step("one").Obj())
+		w.waitsFor("task", v1alpha1.ReasonUnavailable)
+		on.Store(false)
 		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1}))
 	})
 })

@@ -1,0 +1,54 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// finishJobs asks for the final status of Jobs whose attempt is over.
+func (d *decider) finishJobs() {
+	if d.ended != nil && d.World.Job != nil && d.World.Job.Name == d.ended.jobName {
+		d.finishJob(Action{Job: d.World.Job, Verdict: d.ended.verdict})
+	}
+	for _, job := range d.World.Ended {
+		if record := d.recordOf(job.Name); record != nil && (record.Phase.Finished() || record.Phase == v1alpha1.StepRetrying) {
+			d.finishJob(Action{Job: job, Verdict: verdictOf(record)})
+			continue
+		}
+		if d.superseded(job.Name) {
+			d.finishJob(Action{Job: job, Verdict: Verdict{Class: Final, Reason: "AttemptEnded", Message: "a later attempt took its place"}})
+		}
+	}
+}
+
+func (d *decider) finishJob(a Action) {
+	history := d.Task.Spec.JobHistory
+	a.Kind = FinishJob
+	a.Keep = history != v1alpha1.JobHistoryNone && !(history == v1alpha1.JobHistoryFailed && a.Verdict.Class == Success)
+	d.Actions = append(d.Actions, a)
+}
+
+// superseded says whether a Job is of an earlier attempt of a step that has a record.
+// One of a later attempt, or of a step without a record, is none of ours to end: the task
+// that was read may be old.
+func (d *decider) superseded(jobName string) bool {
+	base, attempt := stepexec.SplitJobName(jobName)
+	for i := range d.Status.Steps {
+		if own, current := stepexec.SplitJobName(d.Status.Steps[i].JobName); own == base && attempt < current {
+			return true
+		}
+	}
+	return false
+}
+
+func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
+	for i := range d.Status.Steps {
+		if d.Status.Steps[i].JobName == jobName {
+			return &d.Status.Steps[i]
+		}
+	}
+	return nil
+}
