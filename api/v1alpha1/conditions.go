@@ -115,7 +115,8 @@ const (
 	ReasonJobSuspended = "JobSuspended"
 	// ReasonInputInvalid: an expression in the step's input cannot be evaluated.
 	ReasonInputInvalid = "InputInvalid"
-	// ReasonInputTooLarge: the rendered input is larger than 128 KiB.
+	// ReasonInputTooLarge: the rendered input is larger than 128 KiB, or reads more than
+	// 2 MiB of outputs that ConfigMaps keep.
 	ReasonInputTooLarge = "InputTooLarge"
 )
 

@@ -23,7 +23,7 @@ const (
 	MaxInput = 128 << 10
 	// MaxLoaded is how many bytes of outputs that ConfigMaps keep are read for one
 	// rendered input, all of them together: as values they take twenty times as much.
-	MaxLoaded = 4 << 20
+	MaxLoaded = 2 << 20
 	// MaxStatus is the hard limit of a status, in bytes of JSON.
 	MaxStatus = 512 << 10
 	// MaxMessage is the longest message of a record, in bytes.

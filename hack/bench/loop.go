@@ -17,12 +17,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/watch"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/controllers"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
@@ -31,9 +33,9 @@ import (
 // that the operator is measured against.
 type bareLoop struct {
 	client.Client
-	watcher client.WithWatch
-	mu      sync.Mutex
-	ended   map[string]chan struct{}
+	mu    sync.Mutex
+	ended map[string]chan struct{}
+	seen  map[types.UID]bool
 }
 
 // runLoop drives every AgentTask that it sees, each in a goroutine, until it is told to stop.
@@ -48,52 +50,65 @@ func runLoop(config *rest.Config) error {
 			return err
 		}
 	}
-	c, err := client.NewWithWatch(config, client.Options{Scheme: scheme})
+	c, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
 		return err
 	}
-	l := &bareLoop{Client: c, watcher: c, ended: map[string]chan struct{}{}}
-	pods, err := l.watcher.Watch(ctx, &corev1.PodList{}, client.MatchingLabels{v1alpha1.LabelManaged: "true"})
+	l := &bareLoop{Client: c, ended: map[string]chan struct{}{}, seen: map[types.UID]bool{}}
+	informers, err := cache.New(config, cache.Options{Scheme: scheme, ByObject: controllers.CacheByObject()})
 	if err != nil {
 		return err
 	}
-	go l.listen(pods)
-	tasks, err := l.watcher.Watch(ctx, &v1alpha1.AgentTaskList{})
+	if err := hear(ctx, informers, &corev1.Pod{}, l.podChanged); err != nil {
+		return err
+	}
+	tasks := &metav1.PartialObjectMetadata{}
+	tasks.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("AgentTask"))
+	if err := hear(ctx, informers, tasks, func(obj any) { l.taskChanged(ctx, obj) }); err != nil {
+		return err
+	}
+	return informers.Start(ctx)
+}
+
+// hear calls f with each object of a kind that is new or was changed.
+func hear(ctx context.Context, informers cache.Cache, kind client.Object, f func(obj any)) error {
+	informer, err := informers.GetInformer(ctx, kind, cache.BlockUntilSynced(false))
 	if err != nil {
 		return err
 	}
-	fmt.Println("ready")
-	seen := map[types.UID]bool{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case e := <-tasks.ResultChan():
-			task, ok := e.Object.(*v1alpha1.AgentTask)
-			if !ok || e.Type == watch.Deleted || seen[task.UID] || task.Status.Phase.Finished() {
-				continue
-			}
-			seen[task.UID] = true
-			go func() {
-				if err := l.run(ctx, task); err != nil && ctx.Err() == nil {
-					fmt.Fprintf(os.Stderr, "loop: %s: %v\n", task.Name, err)
-				}
-			}()
-		}
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{AddFunc: f, UpdateFunc: func(_, obj any) { f(obj) }})
+	return err
+}
+
+func (l *bareLoop) podChanged(obj any) {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || pod.Status.Phase != corev1.PodSucceeded {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if done := l.ended[pod.Name]; done != nil {
+		close(done)
+		delete(l.ended, pod.Name)
 	}
 }
 
-func (l *bareLoop) listen(pods watch.Interface) {
-	for e := range pods.ResultChan() {
-		if pod, ok := e.Object.(*corev1.Pod); ok && pod.Status.Phase == corev1.PodSucceeded {
-			l.mu.Lock()
-			if done := l.ended[pod.Name]; done != nil {
-				close(done)
-				delete(l.ended, pod.Name)
-			}
-			l.mu.Unlock()
-		}
+func (l *bareLoop) taskChanged(ctx context.Context, obj any) {
+	seen, ok := obj.(*metav1.PartialObjectMetadata)
+	if !ok || l.seen[seen.UID] {
+		return
 	}
+	l.seen[seen.UID] = true
+	go func() {
+		task := &v1alpha1.AgentTask{}
+		err := l.Get(ctx, client.ObjectKeyFromObject(seen), task)
+		if err == nil && !task.Status.Phase.Finished() {
+			err = l.run(ctx, task)
+		}
+		if err != nil && ctx.Err() == nil {
+			fmt.Fprintf(os.Stderr, "loop: %s: %v\n", seen.Name, err)
+		}
+	}()
 }
 
 func (l *bareLoop) run(ctx context.Context, task *v1alpha1.AgentTask) error {

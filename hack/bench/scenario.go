@@ -10,8 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/watch"
-	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/test/harness"
@@ -100,54 +99,69 @@ func (s scenario) run(ctx context.Context, cluster *harness.Cluster, side side) 
 
 // drive makes tasks and waits until all have succeeded.
 func (s scenario) drive(ctx context.Context, cluster *harness.Cluster, namespace, name string, count int) (time.Duration, error) {
-	events, err := cluster.Client.Watch(ctx, &v1alpha1.AgentTaskList{}, client.InNamespace(namespace))
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	ended, err := endings(ctx, cluster, namespace)
 	if err != nil {
 		return 0, err
 	}
-	defer events.Stop()
 	start := time.Now()
 	waves, size := count, 1
 	if s.together {
 		waves, size = 1, count
 	}
 	for wave := range waves {
+		going := map[string]bool{}
 		for i := range size {
 			task := harness.MakeTask(namespace, fmt.Sprintf("%s-%d", name, wave*size+i))
 			for step := range s.steps {
 				task.Step(fmt.Sprintf("step-%d", step))
 			}
+			going[task.Obj().Name] = true
 			if err := cluster.Client.Create(ctx, task.Obj()); err != nil {
 				return 0, err
 			}
 		}
-		if err := waitFor(ctx, events, size, name); err != nil {
+		if err := waitFor(ctx, ended, going); err != nil {
 			return 0, err
 		}
 	}
 	return time.Since(start), nil
 }
 
-// waitFor waits until a number of tasks have succeeded.
-func waitFor(ctx context.Context, events watch.Interface, count int, prefix string) error {
-	done := map[string]bool{}
-	for len(done) < count {
+// endings tells of each task of a namespace that has ended.
+func endings(ctx context.Context, cluster *harness.Cluster, namespace string) (<-chan *v1alpha1.AgentTask, error) {
+	informers, err := cache.New(cluster.Config, cache.Options{Scheme: cluster.Scheme, DefaultNamespaces: map[string]cache.Config{namespace: {}}})
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan *v1alpha1.AgentTask, 1000)
+	err = hear(ctx, informers, &v1alpha1.AgentTask{}, func(obj any) {
+		if task, ok := obj.(*v1alpha1.AgentTask); ok && task.Status.Phase.Finished() {
+			ended <- task
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	go func() { _ = informers.Start(ctx) }()
+	if !informers.WaitForCacheSync(ctx) {
+		return nil, ctx.Err()
+	}
+	return ended, nil
+}
+
+// waitFor waits until all the named tasks have succeeded.
+func waitFor(ctx context.Context, ended <-chan *v1alpha1.AgentTask, going map[string]bool) error {
+	for len(going) > 0 {
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%d of %d tasks ended within %s", len(done), count, bound)
-		case e, ok := <-events.ResultChan():
-			if !ok {
-				return fmt.Errorf("the watch of tasks ended")
-			}
-			task, isTask := e.Object.(*v1alpha1.AgentTask)
-			if !isTask || !strings.HasPrefix(task.Name, prefix) || e.Type == watch.Added {
-				continue
-			}
-			switch {
-			case task.Status.Phase == v1alpha1.TaskSucceeded:
-				done[task.Name] = true
-			case task.Status.Phase.Finished():
+			return fmt.Errorf("%d tasks have not ended within %s", len(going), bound)
+		case task := <-ended:
+			if task.Status.Phase != v1alpha1.TaskSucceeded {
 				return fmt.Errorf("task %s ended as %s", task.Name, task.Status.Phase)
 			}
+			delete(going, task.Name)
 		}
 	}
 	return nil

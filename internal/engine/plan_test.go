@@ -60,7 +60,7 @@ func TestOutputsOfOneInputAreBounded(t *testing.T) {
 			if last.Name != "last" || last.Phase != v1alpha1.StepFailed || last.Reason != v1alpha1.ReasonInputTooLarge || kinds(d) != "FinishJob" {
 				t.Errorf("%s, %s, %q", records(&d.Status), last.Reason, kinds(d))
 			}
-			for _, want := range []string{"4194304", fmt.Sprint(max(tt.size*2, tt.size*int64(strings.Count(tt.input, "which")*4))), "name the steps you need: steps['a'], or return less"} {
+			for _, want := range []string{fmt.Sprint(int64(most)), fmt.Sprint(max(tt.size*2, tt.size*int64(strings.Count(tt.input, "which")*4))), "name the steps you need: steps['a'], or return less"} {
 				if !strings.Contains(last.Message, want) {
 					t.Errorf("message %q does not say %q", last.Message, want)
 				}
