@@ -9,6 +9,7 @@ package controllers
 import (
 	"context"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -51,6 +52,9 @@ type Reconciler struct {
 
 	memory      *memory
 	checkpoints rest.Interface
+	// managedByDropped says that the API server was seen to drop spec.managedBy. From then
+	// on it is asked by a dry run first, so that its own Job controller starts nothing.
+	managedByDropped atomic.Bool
 }
 
 // Defaults of a Reconciler.

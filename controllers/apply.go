@@ -112,12 +112,20 @@ func (r *Reconciler) remember(task *v1alpha1.AgentTask, found trouble) {
 // if it is this attempt's, whoever of us made it.
 func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (*batchv1.Job, trouble, error) {
 	job := stepexec.Render(task, a.Step, a.Record, a.Input, r.RunnerImage)
+	unsupported := trouble{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
+		"so its own Job controller would run this step too; Kubernetes 1.35 or later is needed"}}
+	if r.managedByDropped.Load() {
+		probe := job.DeepCopy()
+		if err := r.Create(ctx, probe, client.DryRunAll); err == nil && !managedByUs(probe) {
+			return nil, unsupported, nil
+		}
+	}
 	err := r.Create(ctx, job)
 	switch {
-	case err == nil && ptr.Deref(job.Spec.ManagedBy, "") != v1alpha1.ManagedBy:
+	case err == nil && !managedByUs(job):
+		r.managedByDropped.Store(true)
 		r.settled(task, job)
-		return nil, trouble{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
-			"so its own Job controller would run this step too; Kubernetes 1.35 or later is needed"}}, r.deleteObject(ctx, job)
+		return nil, unsupported, r.deleteObject(ctx, job)
 	case err == nil:
 		return job, trouble{}, nil
 	case !apierrors.IsAlreadyExists(err):

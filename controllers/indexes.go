@@ -20,7 +20,7 @@ const indexOpenJobs = "agenttask.dev/open-jobs"
 
 func openJobOwner(obj client.Object) []string {
 	job, ok := obj.(*batchv1.Job)
-	if !ok || jobFinished(job) || job.Spec.ManagedBy == nil || *job.Spec.ManagedBy != v1alpha1.ManagedBy {
+	if !ok || jobFinished(job) || !managedByUs(job) {
 		return nil
 	}
 	owner := metav1.GetControllerOf(job)

@@ -139,12 +139,16 @@ func jobConflict(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.St
 	switch {
 	case owner == nil || owner.UID != task.UID:
 		return nameConflict("Job %s belongs to %s, not to this task; delete it to go on", job.Name, ownerName(owner))
-	case job.Spec.ManagedBy == nil || *job.Spec.ManagedBy != v1alpha1.ManagedBy:
+	case !managedByUs(job):
 		return nameConflict("Job %s is not managed by %s; delete it to go on", job.Name, v1alpha1.ManagedBy)
 	case hash != record.ActionHash:
 		return nameConflict("Job %s was made for another action (%s, not %s); delete it to go on", job.Name, hash, record.ActionHash)
 	}
 	return nil
+}
+
+func managedByUs(job *batchv1.Job) bool {
+	return ptr.Deref(job.Spec.ManagedBy, "") == v1alpha1.ManagedBy
 }
 
 // podOf says whether a pod is controlled by the attempt's Job, or by that Job before

@@ -169,7 +169,7 @@ func (r *Reconciler) enqueue(q queue, request *reconcile.Request) {
 // taskOfJob is the task that controls a Job, or nil. A Job that is not managed by us is
 // none of its steps: on a server that drops managedBy, each would call for the next.
 func taskOfJob(job *batchv1.Job) *reconcile.Request {
-	if job == nil || job.Spec.ManagedBy == nil || *job.Spec.ManagedBy != v1alpha1.ManagedBy {
+	if job == nil || !managedByUs(job) {
 		return nil
 	}
 	owner := metav1.GetControllerOf(job)
