@@ -301,6 +301,16 @@ func (d *decider) wakeAfter(wait time.Duration) {
 	}
 }
 
+// follow is an event that goes on from a step's success in the same one, where that was
+// the last: with plans in flight, events are a good part of all writes.
+func (d *decider) follow(reason, message string) {
+	if n := len(d.Events); n > 0 && d.Events[n-1].Reason == v1alpha1.EventStepSucceeded {
+		d.Events[n-1].Message = shorten(d.Events[n-1].Message + "; " + message)
+		return
+	}
+	d.event(false, reason, message)
+}
+
 func (d *decider) event(warning bool, reason, message string) {
 	d.Events = append(d.Events, Event{Warning: warning, Reason: reason, Message: shorten(message)})
 }

@@ -51,7 +51,7 @@ func (d *decider) startNext() {
 	}
 	d.Status.Usage = usageOf(d.Status.Usage, started.Attempt)
 	d.makeJob(step, started, input, nil)
-	d.event(false, v1alpha1.EventStepStarted, fmt.Sprintf("step %s started as Job %s", step.Name, record.JobName))
+	d.follow(v1alpha1.EventStepStarted, fmt.Sprintf("step %s started as Job %s", step.Name, record.JobName))
 }
 
 // startRetry starts the next attempt of a step that waited for it.
