@@ -16,7 +16,11 @@ func report(w io.Writer, results map[string][]result, scale int) {
 	fmt.Fprintln(w, "|---|---|---|---|---|")
 	row := func(what, format string, value func(result) float64, scenario, goal string) {
 		a, b := value(results[scenario][0]), value(results[scenario][1])
-		fmt.Fprintf(w, "| %s | "+format+" | "+format+" | %.2f | %s |\n", what, a, b, a/b, goal)
+		ratio := "-"
+		if b != 0 {
+			ratio = fmt.Sprintf("%.2f", a/b)
+		}
+		fmt.Fprintf(w, "| %s | "+format+" | "+format+" | %s | %s |\n", what, a, b, ratio, goal)
 	}
 	gap := func(q float64) func(result) float64 {
 		return func(r result) float64 { return ms(r.quantile(q)) }
