@@ -97,10 +97,7 @@ func (r *Reconciler) outputUnavailable(ctx context.Context, task *v1alpha1.Agent
 
 // announcedOutput is the large output that an attempt which succeeded announces, or nil.
 func announcedOutput(world *engine.World) *stepexec.LogOutput {
-	pod := world.Pod
-	if pod == nil {
-		pod = world.LastPod
-	}
+	pod := world.SeenPod()
 	if pod == nil {
 		return nil
 	}

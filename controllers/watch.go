@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,7 +97,7 @@ func (r *Reconciler) jobHandler() handler.EventHandler {
 type jobSighted struct{ suspended, deleted bool }
 
 func jobSight(job *batchv1.Job) jobSighted {
-	return jobSighted{job.Spec.Suspend != nil && *job.Spec.Suspend, !job.DeletionTimestamp.IsZero()}
+	return jobSighted{ptr.Deref(job.Spec.Suspend, false), !job.DeletionTimestamp.IsZero()}
 }
 
 // podHandler hears what a reconcile could act upon: a pod that ended, cannot start,

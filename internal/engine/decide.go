@@ -64,6 +64,14 @@ type World struct {
 	Ended []*batchv1.Job
 }
 
+// SeenPod is the current attempt's pod, or the last that was seen of it, or nil.
+func (w *World) SeenPod() *corev1.Pod {
+	if w.Pod != nil {
+		return w.Pod
+	}
+	return w.LastPod
+}
+
 // Problem is a reason and a sentence about it.
 type Problem struct{ Reason, Message string }
 

@@ -67,11 +67,7 @@ func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
 
 // seenVerdict reads the attempt's end from what was observed.
 func (d *decider) seenVerdict() *Verdict {
-	pod := d.World.Pod
-	if pod == nil {
-		pod = d.World.LastPod
-	}
-	if pod != nil {
+	if pod := d.World.SeenPod(); pod != nil {
 		if v := VerdictOf(pod); v != nil {
 			return d.withOutput(v)
 		}
