@@ -6,11 +6,12 @@ package v1alpha1
 import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // TaskPhase is the state of a task in one word, for people. Programs read
 // status.conditions.
-// +kubebuilder:validation:Enum=Pending;Running;Waiting;Suspended;Succeeded;Failed;Cancelled
+// +kubebuilder:validation:Enum=Pending;Running;Waiting;Unknown;Suspended;Succeeded;Failed;Cancelled
 type TaskPhase string
 
 const (
@@ -22,6 +23,9 @@ const (
 	// API server, a pod that cannot start, a plan that was changed. The Ready
 	// condition says which.
 	TaskWaiting TaskPhase = "Waiting"
+	// TaskUnknown: an attempt of a step with effect Once may have taken effect and left no
+	// outcome. The OutcomeUnknown condition says what is known, and what settles it.
+	TaskUnknown TaskPhase = "Unknown"
 	// TaskSuspended: spec.suspend is true and no step runs.
 	TaskSuspended TaskPhase = "Suspended"
 	// TaskSucceeded: every step succeeded. Final.
@@ -37,8 +41,8 @@ func (p TaskPhase) Finished() bool {
 	return p == TaskSucceeded || p == TaskFailed || p == TaskCancelled
 }
 
-// StepPhase is the state of a step that has been started.
-// +kubebuilder:validation:Enum=Running;Retrying;Stopping;Succeeded;Failed;Cancelled
+// StepPhase is the state of a step that has been started, or of one of its actions.
+// +kubebuilder:validation:Enum=Running;Retrying;Stopping;Checking;Verifying;Unknown;Succeeded;Skipped;Failed;Cancelled
 type StepPhase string
 
 const (
@@ -50,8 +54,18 @@ const (
 	// StepStopping: the current attempt is being stopped, reason says why. A result
 	// that still comes in is recorded.
 	StepStopping StepPhase = "Stopping"
+	// StepChecking: the step's check runs, whose record stands in actions.
+	StepChecking StepPhase = "Checking"
+	// StepVerifying: the step has succeeded and is being tested, see spec.verify; the
+	// records of the test stand in actions.
+	StepVerifying StepPhase = "Verifying"
+	// StepUnknown: the current attempt may have taken effect and left no outcome. A
+	// result that still comes in is recorded; else onUnknown or an AgentDecision settles it.
+	StepUnknown StepPhase = "Unknown"
 	// StepSucceeded: the result is recorded. Final.
 	StepSucceeded StepPhase = "Succeeded"
+	// StepSkipped: an AgentDecision said to go on without it. Its output is null. Final.
+	StepSkipped StepPhase = "Skipped"
 	// StepFailed: it failed for good. Final.
 	StepFailed StepPhase = "Failed"
 	// StepCancelled: it was stopped because the task was cancelled. Final.
@@ -60,8 +74,11 @@ const (
 
 // Finished says whether the phase is final.
 func (p StepPhase) Finished() bool {
-	return p == StepSucceeded || p == StepFailed || p == StepCancelled
+	return p == StepFailed || p == StepCancelled || p.Done()
 }
+
+// Done says whether the plan goes on after a step in this phase.
+func (p StepPhase) Done() bool { return p == StepSucceeded || p == StepSkipped }
 
 // AgentTaskStatus is the checkpoint: all that is needed to go on after a crash.
 type AgentTaskStatus struct {
@@ -101,8 +118,8 @@ type AgentTaskStatus struct {
 	// +optional
 	CheckpointTime *metav1.Time `json:"checkpointTime,omitempty"`
 
-	// conditions follow the kstatus convention: Ready, Succeeded, Reconciling,
-	// Stalled and Suspended, all present from the first reconcile on.
+	// conditions follow the kstatus convention: Ready, Succeeded, Reconciling, Stalled,
+	// Suspended and OutcomeUnknown, all present from the first reconcile on.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -137,11 +154,38 @@ type StepStatus struct {
 	// +kubebuilder:validation:MaxLength=40
 	Name string `json:"name"`
 
-	// phase is the step's state.
+	// specHash is the sha256 (first 16 hex digits) of the step as it stood in the plan
+	// when it started, by which a later change to it is noticed.
+	SpecHash string `json:"specHash"`
+
+	ActionStatus `json:",inline"`
+
+	// actions are the records of the step's other actions: its check, and those of
+	// spec.verify.
+	// +optional
+	// +listType=map
+	// +listMapKey=role
+	// +kubebuilder:validation:MaxItems=8
+	Actions []RoleStatus `json:"actions,omitempty"`
+
+	// unknown is set from when the current attempt may have taken effect and left no
+	// outcome, until that is settled.
+	// +optional
+	Unknown *Unknown `json:"unknown,omitempty"`
+
+	// decision is the AgentDecision that was applied last.
+	// +optional
+	Decision *AppliedDecision `json:"decision,omitempty"`
+}
+
+// ActionStatus is the record of one action: its current attempt, and how it ended.
+type ActionStatus struct {
+	// phase is the action's state.
 	Phase StepPhase `json:"phase"`
 
-	// attempt counts attempts from 1. It is written before the attempt's Job is made.
-	// +kubebuilder:validation:Minimum=1
+	// attempt counts attempts from 1. It is written before the attempt's Job is made. 0:
+	// none was made, since a check, a key that was used before or a decision came first.
+	// +kubebuilder:validation:Minimum=0
 	Attempt int32 `json:"attempt"`
 
 	// idempotencyKey is what the program gets as AGENTTASK_IDEMPOTENCY_KEY, the same
@@ -149,15 +193,23 @@ type StepStatus struct {
 	// +kubebuilder:validation:MaxLength=255
 	IdempotencyKey string `json:"idempotencyKey"`
 
-	// actionHash is the sha256 of the exact action: step, command, rendered input.
+	// actionHash is the sha256 of the exact action: step, command or request, rendered
+	// input. An AgentDecision names it.
 	ActionHash string `json:"actionHash"`
 
-	// specHash is the sha256 (first 16 hex digits) of the step as it stood in the plan
-	// when it started, by which a later change to it is noticed.
-	SpecHash string `json:"specHash"`
-
 	// jobName is the name of the current attempt's Job and of its pod.
-	JobName string `json:"jobName"`
+	// +optional
+	JobName string `json:"jobName,omitempty"`
+
+	// jobUID is the UID of the one Job that may run the current attempt of a step with
+	// effect Once. Once written it stays for the attempt.
+	// +optional
+	JobUID types.UID `json:"jobUID,omitempty"`
+
+	// podUID is the UID of the one pod that may run the current attempt of a step with
+	// effect Once. Only this pod's scheduling gate is ever removed.
+	// +optional
+	PodUID types.UID `json:"podUID,omitempty"`
 
 	// startTime is when the first attempt was started.
 	StartTime metav1.Time `json:"startTime"`
@@ -175,12 +227,12 @@ type StepStatus struct {
 	// +optional
 	NextAttemptTime *metav1.MicroTime `json:"nextAttemptTime,omitempty"`
 
-	// completionTime is when the step ended for good.
+	// completionTime is when it ended for good.
 	// +optional
 	CompletionTime *metav1.Time `json:"completionTime,omitempty"`
 
-	// output is the step's result, any JSON of at most 2 KiB. Larger results stand in
-	// outputRef. A step that has succeeded and has neither has the result null.
+	// output is the result, any JSON of at most 2 KiB. Larger results stand in
+	// outputRef. What has succeeded and has neither has the result null.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -190,7 +242,7 @@ type StepStatus struct {
 	// +optional
 	OutputRef *OutputRef `json:"outputRef,omitempty"`
 
-	// reason says in one word why the step is in its phase, where success does not.
+	// reason says in one word why it is in its phase, where success does not.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	Reason string `json:"reason,omitempty"`
@@ -199,6 +251,63 @@ type StepStatus struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=1024
 	Message string `json:"message,omitempty"`
+}
+
+// Role is what an action is for its step.
+// +kubebuilder:validation:Enum=check;observe;again;observe-again
+type Role string
+
+const (
+	// RoleMain is the step's own action. Its record is the step's.
+	RoleMain Role = "main"
+	// RoleCheck is its check.
+	RoleCheck Role = "check"
+	// RoleObserve is spec.verify's look at the world after the step's own run.
+	RoleObserve Role = "observe"
+	// RoleAgain is the second run, with the same key.
+	RoleAgain Role = "again"
+	// RoleObserveAgain is the look at the world after that.
+	RoleObserveAgain Role = "observe-again"
+)
+
+// RoleStatus is the record of an action that is not the step's own.
+type RoleStatus struct {
+	// role is what the action is for its step.
+	Role Role `json:"role"`
+
+	ActionStatus `json:",inline"`
+}
+
+// Unknown is an outcome that is not known.
+type Unknown struct {
+	// time is when it turned out that no outcome is known.
+	Time metav1.Time `json:"time"`
+
+	// podDead says that the attempt's pod is provably dead: nothing of the attempt runs
+	// any more. Without it no further attempt starts.
+	// +optional
+	PodDead bool `json:"podDead,omitempty"`
+}
+
+// AppliedDecision records who settled what.
+type AppliedDecision struct {
+	// name of the AgentDecision.
+	Name string `json:"name"`
+	// uid of the AgentDecision.
+	UID types.UID `json:"uid"`
+	// decision is what was decided.
+	Decision DecisionKind `json:"decision"`
+	// attempt is which attempt was decided upon.
+	Attempt int32 `json:"attempt"`
+	// decidedBy is who decided.
+	// +kubebuilder:validation:MaxLength=256
+	DecidedBy string `json:"decidedBy"`
+	// reason is why, in the decider's words.
+	// +optional
+	// +kubebuilder:validation:MaxLength=1024
+	Reason string `json:"reason,omitempty"`
+	// time is when it was applied.
+	Time metav1.Time `json:"time"`
 }
 
 // OutputRef says where a result of more than 2 KiB is kept, and how to check it.

@@ -71,6 +71,7 @@ const (
 // AgentTaskSpec is the plan and how to run it.
 //
 // +kubebuilder:validation:XValidation:rule="has(self.runID) == has(oldSelf.runID) && (!has(self.runID) || self.runID == oldSelf.runID)",message="runID is immutable: idempotency keys derive from it; create another AgentTask for another run"
+// +kubebuilder:validation:XValidation:rule="has(self.verify) == has(oldSelf.verify)",message="verify is immutable; create another AgentTask to test the plan in another way"
 // +kubebuilder:validation:XValidation:rule="!(has(oldSelf.cancel) && oldSelf.cancel) || (has(self.cancel) && self.cancel)",message="cancel cannot be taken back; create another AgentTask to run the plan again"
 type AgentTaskSpec struct {
 	// description says in a sentence what the task is for. It is shown to people
@@ -163,10 +164,42 @@ type AgentTaskSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, !has(c.restartPolicy) && !has(c.restartPolicyRules))",message="podTemplate.spec.containers must not set restartPolicy or restartPolicyRules: retries are the task's, see steps[].retry"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.activeDeadlineSeconds)",message="podTemplate.spec.activeDeadlineSeconds is set by the operator; use steps[].timeout"
 	PodTemplate *corev1.PodTemplateSpec `json:"podTemplate,omitempty"`
+
+	// verify tests the plan's steps: each that ends well is run a second time with the
+	// same idempotency key, and must leave the world and its output as the first run did.
+	// It is for test environments; see docs/verify.md.
+	// +optional
+	Verify *Verify `json:"verify,omitempty"`
+}
+
+// VerifyMode is how steps are tested.
+// +kubebuilder:validation:Enum=RunTwice
+type VerifyMode string
+
+// VerifyRunTwice runs each step twice with the same key and compares.
+const VerifyRunTwice VerifyMode = "RunTwice"
+
+// Verify tests that steps may be run twice.
+//
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="verify is immutable; create another AgentTask to test the plan in another way"
+type Verify struct {
+	// mode is RunTwice: after a step has succeeded the observer looks at the world, the
+	// step is run again with the same key and input, and the observer looks again. Where
+	// the two views or the two outputs differ, the step fails with reason NotIdempotent
+	// and the difference. Steps with effect Once are run once: they promise nothing about a
+	// second run.
+	// +required
+	Mode VerifyMode `json:"mode"`
+
+	// observe is a read-only action whose output is what of the world counts: the rows,
+	// files or messages that the steps make, without times and without anything else that
+	// changes by itself.
+	// +required
+	Observe Observe `json:"observe"`
 }
 
 // Effect is what running a step a second time would do to the world.
-// +kubebuilder:validation:Enum=None;Idempotent
+// +kubebuilder:validation:Enum=None;Idempotent;Once
 type Effect string
 
 const (
@@ -175,11 +208,36 @@ const (
 	// EffectIdempotent: the step changes something outside, and running it again
 	// with the same idempotency key leaves the world as if it had run once.
 	EffectIdempotent Effect = "Idempotent"
+	// EffectOnce: the step changes something outside, and running it again might change
+	// it again. Each attempt starts at most one process, and an attempt whose outcome is
+	// not known is not followed by another before that is settled: see onUnknown.
+	EffectOnce Effect = "Once"
+)
+
+// OnUnknown is what a step with effect Once does when an attempt may have taken effect
+// and left no outcome.
+// +kubebuilder:validation:Enum=Pause;Check;Retry;Fail
+type OnUnknown string
+
+const (
+	// UnknownPause waits for an AgentDecision.
+	UnknownPause OnUnknown = "Pause"
+	// UnknownCheck runs the step's check: done settles the step, not done leads to
+	// another attempt, and a check that fails for good waits for an AgentDecision.
+	UnknownCheck OnUnknown = "Check"
+	// UnknownRetry makes another attempt with the same key once the pod of the old one
+	// is provably dead: what the step calls must then refuse a key that it has seen.
+	UnknownRetry OnUnknown = "Retry"
+	// UnknownFail ends the step as failed.
+	UnknownFail OnUnknown = "Fail"
 )
 
 // Step is one step of the plan: a name, exactly one action, and how to run it.
 //
-// +kubebuilder:validation:XValidation:rule="has(self.run)",message="a step needs an action: give run with image and command"
+// +kubebuilder:validation:XValidation:rule="has(self.run) != has(self.http)",message="a step needs exactly one action: give run with image and command, or http with method and url"
+// +kubebuilder:validation:XValidation:rule="!has(self.onUnknown) || (has(self.effect) && self.effect == 'Once')",message="onUnknown is for effect Once; a step of another effect whose outcome is lost is run again with the same key"
+// +kubebuilder:validation:XValidation:rule="!has(self.onUnknown) || self.onUnknown != 'Check' || has(self.check)",message="onUnknown: Check needs a check, a read-only action that says whether the step is done"
+// +kubebuilder:validation:XValidation:rule="!has(self.check) || (has(self.check.when) && self.check.when == 'Before') || (has(self.onUnknown) && self.onUnknown == 'Check')",message="this check would never run; set onUnknown: Check (with effect Once), or check.when: Before"
 type Step struct {
 	// name names the step within the task: a DNS label of at most 40 characters
 	// (lower-case letters, digits and '-', beginning and ending with a letter or
@@ -193,8 +251,11 @@ type Step struct {
 	// effect is what running the step a second time would do. None: it changes
 	// nothing outside itself. Idempotent (the default): it may change the world, and
 	// a second run with the same AGENTTASK_IDEMPOTENCY_KEY changes nothing more. A
-	// step whose outcome was lost (its pod was deleted, its node went away) is run
-	// again with the same key.
+	// step of these two whose outcome was lost (its pod was deleted, its node went away)
+	// is run again with the same key. Once: a second run might change the world again.
+	// Its pod starts only after it stands in the checkpoint by its UID, at most one
+	// process is started for each attempt, and an attempt that may have taken effect and
+	// left no outcome is unknown: onUnknown says what then.
 	// +optional
 	Effect Effect `json:"effect,omitempty"`
 
@@ -202,12 +263,42 @@ type Step struct {
 	// +optional
 	Run *RunAction `json:"run,omitempty"`
 
+	// http sends one HTTP request, from a Job.
+	// +optional
+	HTTP *HTTPAction `json:"http,omitempty"`
+
+	// idempotencyKey is the key of the effect itself, where the one that is derived from
+	// runID, step and action is too narrow, for example refund-${params.order}: an agent
+	// that plans the same refund again under another step's name then means the same
+	// effect. It may hold expressions over params, task and steps, is not combined with
+	// the runID, and must name the effect whole. 1 to 255 printable ASCII characters
+	// without spaces once rendered. A step whose key already stands on a succeeded step
+	// of the run takes that step's output and runs nothing; its reason is Reused.
+	// Default: derived, see docs/guarantees.md.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=1024
+	IdempotencyKey string `json:"idempotencyKey,omitempty"`
+
+	// check is a read-only action that says whether the step's effect has happened. It
+	// runs where onUnknown is Check, and with when: Before also before the first attempt.
+	// +optional
+	Check *Check `json:"check,omitempty"`
+
+	// onUnknown is what happens when an attempt of a step with effect Once may have taken
+	// effect and left no outcome (its pod was killed, ran into its timeout, vanished).
+	// Pause (the default): it waits for an AgentDecision. Check: the step's check settles
+	// it. Retry: it is tried again with the same key. Fail: the step fails.
+	// +optional
+	OnUnknown OnUnknown `json:"onUnknown,omitempty"`
+
 	// input is any JSON value, given to the program as the file
 	// /agenttask/input.json. Strings may hold CEL expressions in ${...}:
 	// ${params.order}, ${steps['find-order'].output.charge}, ${task.name}. A string
 	// that is exactly one expression keeps the type of its value; otherwise the value
 	// is put into the text. Write $${ for a literal ${. At most 128 KiB once rendered.
-	// The rendered input is part of the idempotency key. Default: an empty object.
+	// The rendered input is part of the idempotency key. It is for run; what an http action
+	// sends stands in http.body. Default: an empty object.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless
@@ -216,7 +307,9 @@ type Step struct {
 	// retry is when and how often a failed attempt is tried again. Retries happen here
 	// and in no other layer. What is retried: exit code 75, a lost pod or node, a
 	// program killed from outside or for its memory limit, a pod that could not start;
-	// a timeout only with onTimeout. Any other exit code is the program's final word.
+	// a timeout only with onTimeout. Any other exit code is the program's final word. A
+	// step with effect Once is retried where its program asks for it (exit code 75) or
+	// provably never ran; whatever else ends without an outcome is unknown.
 	// Default: 4 retries, waiting at random up to 1s, 2s, 4s, 8s, for at most 15 minutes.
 	// +optional
 	Retry *RetryPolicy `json:"retry,omitempty"`
@@ -237,98 +330,6 @@ type Step struct {
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+(\\\\.[0-9]+)?(ms|s|m|h))+$') && duration(self) > duration('0s') && duration(self) <= duration('8760h')",message="startTimeout must be a duration such as 90s, 10m or 1h30m, more than 0s and at most 8760h; leave it out for the default of 10m"
 	StartTimeout *metav1.Duration `json:"startTimeout,omitempty"`
-}
-
-// OutputSource is where a program leaves its output.
-// +kubebuilder:validation:Enum=File;Stdout
-type OutputSource string
-
-const (
-	// OutputFile: the program writes JSON to /agenttask/output.json; a program that
-	// writes no file has the output null.
-	OutputFile OutputSource = "File"
-	// OutputStdout: what the program prints on standard output is one JSON document.
-	OutputStdout OutputSource = "Stdout"
-)
-
-// RunAction runs a program in a container. It is a subset of a container's fields;
-// what is the same for all steps (volumes, service account, security context)
-// stands in spec.podTemplate.
-type RunAction struct {
-	// image is the container image. It is not part of the idempotency key, so a
-	// mended image is still the same action.
-	// +required
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="!self.contains('${')",message="image must not hold an expression: a step's output can never choose what runs"
-	Image string `json:"image"`
-
-	// command is the program and its first arguments, run without a shell. It is
-	// required, since the operator does not read the image's entrypoint. At most 64
-	// entries. It is part of the idempotency key. ${...} is plain text here: a step's
-	// output can never become a command line; give values in input. $(VAR) is
-	// replaced from the environment, as in any container.
-	// +required
-	// +listType=atomic
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=32768
-	Command []string `json:"command"`
-
-	// args are further arguments, after command. At most 64 entries. They are part of
-	// the idempotency key.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:items:MaxLength=32768
-	Args []string `json:"args,omitempty"`
-
-	// workingDir is the directory the program starts in. Default: the image's.
-	// +optional
-	// +kubebuilder:validation:MaxLength=1024
-	WorkingDir string `json:"workingDir,omitempty"`
-
-	// env sets environment variables, as in a container. Give secrets by
-	// valueFrom.secretKeyRef. Names that begin with AGENTTASK_ are the operator's. It
-	// is not part of the idempotency key. At most 64.
-	// +optional
-	// +listType=map
-	// +listMapKey=name
-	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !e.name.startsWith('AGENTTASK_'))",message="names that begin with AGENTTASK_ are set by the operator; choose another name"
-	// +kubebuilder:validation:XValidation:rule="self.all(e, !has(e.value) || !e.value.startsWith('${'))",message="env values must not hold expressions (${...}); give the value in the step's input"
-	Env []corev1.EnvVar `json:"env,omitempty"`
-
-	// envFrom sets environment variables from whole ConfigMaps and Secrets, as in a
-	// container. At most 16.
-	// +optional
-	// +listType=atomic
-	// +kubebuilder:validation:MaxItems=16
-	EnvFrom []corev1.EnvFromSource `json:"envFrom,omitempty"`
-
-	// resources are the container's requests and limits.
-	// +optional
-	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
-
-	// volumeMounts mount volumes of spec.podTemplate. /agenttask is the operator's.
-	// At most 32.
-	// +optional
-	// +listType=map
-	// +listMapKey=mountPath
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:XValidation:rule="self.all(m, m.mountPath != '/agenttask' && !m.mountPath.startsWith('/agenttask/'))",message="/agenttask is where the operator mounts the step's input and output; choose another mountPath"
-	VolumeMounts []corev1.VolumeMount `json:"volumeMounts,omitempty"`
-
-	// imagePullPolicy is Always, IfNotPresent or Never. Default: Kubernetes' own
-	// (Always for the tag latest, else IfNotPresent).
-	// +optional
-	// +kubebuilder:validation:Enum=Always;IfNotPresent;Never
-	ImagePullPolicy corev1.PullPolicy `json:"imagePullPolicy,omitempty"`
-
-	// output is where the program leaves its output. File (the default): JSON in
-	// /agenttask/output.json. Stdout: standard output is one JSON document.
-	// +optional
-	Output OutputSource `json:"output,omitempty"`
 }
 
 // RetryPolicy is when and how often a failed attempt is tried again.

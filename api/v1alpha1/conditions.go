@@ -12,12 +12,34 @@ package v1alpha1
 //	Reconciling  False       the task goes on by itself
 //	Stalled      False       the task does not go on by itself; a person must act
 //	Suspended    False       spec.suspend holds the task
+//	OutcomeUnknown False     an effect may have happened, and no outcome tells; it stays
+//	                         True on a task that ended so
 const (
-	ConditionReady       = "Ready"
-	ConditionSucceeded   = "Succeeded"
-	ConditionReconciling = "Reconciling"
-	ConditionStalled     = "Stalled"
-	ConditionSuspended   = "Suspended"
+	ConditionReady          = "Ready"
+	ConditionSucceeded      = "Succeeded"
+	ConditionReconciling    = "Reconciling"
+	ConditionStalled        = "Stalled"
+	ConditionSuspended      = "Suspended"
+	ConditionOutcomeUnknown = "OutcomeUnknown"
+)
+
+// ConditionApplied is the condition of an AgentDecision.
+const ConditionApplied = "Applied"
+
+// Reasons of an AgentDecision's condition Applied.
+const (
+	// ReasonApplied: the task's status holds the decision.
+	ReasonApplied = "Applied"
+	// ReasonAlreadyDecided: another decision on the same attempt was applied.
+	ReasonAlreadyDecided = "AlreadyDecided"
+	// ReasonOtherTask: there is no task of that name and UID.
+	ReasonOtherTask = "OtherTask"
+	// ReasonOtherAction: the task's step, attempt or action hash is another.
+	ReasonOtherAction = "OtherAction"
+	// ReasonNothingToDecide: the step's outcome is not unknown.
+	ReasonNothingToDecide = "NothingToDecide"
+	// ReasonBadOutput: the output that is given cannot be one.
+	ReasonBadOutput = "BadOutput"
 )
 
 // Reasons of a task's conditions.
@@ -53,6 +75,14 @@ const (
 	ReasonInvalidPlan = "InvalidPlan"
 	// ReasonNameConflict: an object of another owner has the name of the step's Job or pod.
 	ReasonNameConflict = "NameConflict"
+	// ReasonOutcomeUnknown: an attempt may have taken effect and left no outcome.
+	ReasonOutcomeUnknown = "OutcomeUnknown"
+	// ReasonOutcomesKnown: no effect's outcome is unknown.
+	ReasonOutcomesKnown = "OutcomesKnown"
+	// ReasonChecking: a step's check runs.
+	ReasonChecking = "StepChecking"
+	// ReasonVerifying: a step is being tested by spec.verify.
+	ReasonVerifying = "StepVerifying"
 	// ReasonManagedByUnsupported: the API server drops spec.managedBy of a Job.
 	ReasonManagedByUnsupported = "ManagedByUnsupported"
 )
@@ -76,6 +106,14 @@ const (
 	ReasonOutputTooLarge = "OutputTooLarge"
 	// ReasonCommandNotFound: the image has no such program, or it may not be run.
 	ReasonCommandNotFound = "CommandNotFound"
+	// ReasonHTTPStatus: the server answered with a status that is no success.
+	ReasonHTTPStatus = "HTTPStatus"
+	// ReasonKeyReused: the server has seen the idempotency key with another payload (422).
+	ReasonKeyReused = "KeyReused"
+	// ReasonConnection: the server could not be reached, or the connection broke.
+	ReasonConnection = "ConnectionFailed"
+	// ReasonStartedTwice: the container was started a second time; the program was not.
+	ReasonStartedTwice = "StartedTwice"
 
 	// ReasonEvicted: the pod was evicted or preempted.
 	ReasonEvicted = "Evicted"
@@ -118,6 +156,22 @@ const (
 	// ReasonInputTooLarge: the rendered input is larger than 128 KiB, or reads more than
 	// 2 MiB of outputs that ConfigMaps keep.
 	ReasonInputTooLarge = "InputTooLarge"
+	// ReasonKeyInvalid: idempotencyKey cannot be evaluated, or is none.
+	ReasonKeyInvalid = "KeyInvalid"
+	// ReasonReused: a step of the run with the same idempotency key had succeeded; its
+	// output was taken and nothing was run.
+	ReasonReused = "Reused"
+	// ReasonCheckedDone: the step's check said that the effect has happened.
+	ReasonCheckedDone = "CheckedDone"
+	// ReasonCheckFailed: the step's check failed for good.
+	ReasonCheckFailed = "CheckFailed"
+	// ReasonDecided: an AgentDecision settled it.
+	ReasonDecided = "Decided"
+	// ReasonNotIdempotent: run a second time with the same key, the step changed the world
+	// or its output again.
+	ReasonNotIdempotent = "NotIdempotent"
+	// ReasonVerifyFailed: the test by spec.verify could not be made.
+	ReasonVerifyFailed = "VerifyFailed"
 )
 
 // Reasons of events that are not a condition's or an attempt's reason.
@@ -128,6 +182,15 @@ const (
 	EventStepFailed    = "StepFailed"
 	EventStepCancelled = "StepCancelled"
 	EventStepWaiting   = "StepWaiting"
+	EventStepUnknown   = "StepUnknown"
+	EventStepChecking  = "StepChecking"
+	EventStepReused    = "StepReused"
+	EventStepDecided   = "StepDecided"
+	EventStepVerifying = "StepVerifying"
+	// EventPoliciesMissing: the admission policies that guard the fence are not installed.
+	EventPoliciesMissing = "PoliciesMissing"
+	// EventDecisionRefused: an AgentDecision was not applied.
+	EventDecisionRefused = "DecisionRefused"
 	EventTaskSucceeded = "TaskSucceeded"
 	EventTaskFailed    = "TaskFailed"
 	EventTaskCancelled = "TaskCancelled"

@@ -13,6 +13,13 @@ const (
 	DefaultBackoffBase  = time.Second
 	DefaultBackoffCap   = time.Minute
 	DefaultMaxElapsed   = 15 * time.Minute
+	DefaultCheckTimeout = time.Minute
+	DefaultHTTPTimeout  = 30 * time.Second
+
+	// DefaultKeyHeader carries the idempotency key of an http action.
+	DefaultKeyHeader = "Idempotency-Key"
+	// MaxKey is the longest idempotency key, in bytes.
+	MaxKey = 255
 
 	// MaxInlineOutput is the largest output, in bytes, that stands in the record itself.
 	MaxInlineOutput = 2 << 10
@@ -36,6 +43,30 @@ func (s *Step) RunTimeout() time.Duration {
 		return DefaultTimeout
 	}
 	return s.Timeout.Duration
+}
+
+// RunTimeout is how long one attempt of the check may run.
+func (c *Check) RunTimeout() time.Duration {
+	if c.Timeout == nil || c.Timeout.Duration <= 0 {
+		return DefaultCheckTimeout
+	}
+	return c.Timeout.Duration
+}
+
+// RequestTimeout is how long the one request may take.
+func (h *HTTPAction) RequestTimeout() time.Duration {
+	if h.Timeout == nil || h.Timeout.Duration <= 0 {
+		return DefaultHTTPTimeout
+	}
+	return h.Timeout.Duration
+}
+
+// Policy is what becomes of an unknown outcome.
+func (s *Step) Policy() OnUnknown {
+	if s.OnUnknown == "" {
+		return UnknownPause
+	}
+	return s.OnUnknown
 }
 
 // StartDeadline is how long an attempt's pod may take until its program runs.

@@ -23,7 +23,7 @@ var (
 )
 
 func addKnownTypes(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &AgentTask{}, &AgentTaskList{})
+	s.AddKnownTypes(GroupVersion, &AgentTask{}, &AgentTaskList{}, &AgentDecision{}, &AgentDecisionList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }

@@ -32,6 +32,19 @@ const (
 	// /agenttask/input.json.
 	AnnotationInput = "agenttask.dev/input"
 
+	// AnnotationTaskUID and AnnotationTask, on the pod of a step with effect Once, are its
+	// task's UID and full name. Written by the operator on creation; read where such a pod
+	// is left over, to see whether its task is still there.
+	AnnotationTaskUID = "agenttask.dev/task-uid"
+	AnnotationTask    = "agenttask.dev/task"
+
+	// FenceGate is the scheduling gate of the pod of a step with effect Once. Written by
+	// the operator on creation; removed by it when the pod's UID stands in the checkpoint.
+	FenceGate = "agenttask.dev/fence"
+	// FenceFinalizer holds such a pod until its outcome stands in the checkpoint. Written
+	// by the operator on creation, and removed by it.
+	FenceFinalizer = "agenttask.dev/fence"
+
 	// ManagedBy is spec.managedBy of every step's Job: the built-in Job controller
 	// leaves it alone.
 	ManagedBy = "agenttask.dev/operator"

@@ -87,6 +87,8 @@ type Result struct {
 	Reason string `json:"reason,omitempty"`
 	// Message is a sentence for people, at most 1024 bytes.
 	Message string `json:"message,omitempty"`
+	// NotStarted says that the program provably never ran.
+	NotStarted bool `json:"notStarted,omitempty"`
 	// ExitCode is the program's, where it exited.
 	ExitCode int `json:"exitCode,omitempty"`
 	// RetryAfterSeconds is the least wait before the next attempt.
