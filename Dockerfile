@@ -14,7 +14,8 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache
     -ldflags "-s -w -X github.com/agenttask-dev/agenttask/internal/version.Version=$VERSION" \
     -o /out/ ./cmd/manager ./cmd/runner ./cmd/sample-agent
 
-# The init container of each step's pod copies /runner into the pod.
+# The init container of each step's pod copies /runner into the pod, and the pod of an
+# http action is this image.
 FROM scratch AS runner
 ARG VERSION=dev
 LABEL org.opencontainers.image.title="AgentTask runner" \
@@ -22,6 +23,7 @@ LABEL org.opencontainers.image.title="AgentTask runner" \
       org.opencontainers.image.source="https://github.com/agenttask-dev/agenttask" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="$VERSION"
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY --from=build /out/runner /runner
 USER 65532:65532
 ENTRYPOINT ["/runner"]

@@ -51,6 +51,7 @@ type Reconciler struct {
 	MaxConcurrent int
 
 	memory      *memory
+	guard       guard
 	checkpoints rest.Interface
 	// managedByDropped says that the API server was seen to drop spec.managedBy. From then
 	// on it is asked by a dry run first, so that its own Job controller starts nothing.
@@ -77,8 +78,14 @@ const (
 // +kubebuilder:rbac:groups=batch,resources=jobs,verbs=get;list;watch;create;delete
 // jobs/status: patch writes the end of a Job.
 // +kubebuilder:rbac:groups=batch,resources=jobs/status,verbs=patch
-// pods: get, list, watch to see how attempts end; create for an attempt; delete to stop one.
-// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete
+// pods: get, list, watch to see how attempts end; create for an attempt; delete to stop
+// one; patch to open the fence of a step with effect Once, and to let its pod go.
+// +kubebuilder:rbac:groups="",resources=pods,verbs=get;list;watch;create;delete;patch
+// agentdecisions: get, list, watch to read them; their status: patch to answer them.
+// +kubebuilder:rbac:groups=agenttask.dev,resources=agentdecisions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=agenttask.dev,resources=agentdecisions/status,verbs=patch
+// validatingadmissionpolicies and their bindings: get to see whether the fence is guarded.
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingadmissionpolicies;validatingadmissionpolicybindings,verbs=get
 // pods/log: get reads outputs of more than 2 KiB.
 // +kubebuilder:rbac:groups="",resources=pods/log,verbs=get
 // configmaps: create keeps such an output, get reads it for a later step.
@@ -96,32 +103,34 @@ const (
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	task, err := r.read(ctx, req)
 	if task == nil || err != nil {
-		return ctrl.Result{}, err
+		return result(err)
 	}
 	world, err := r.observe(ctx, task)
 	if err != nil {
 		return result(err)
 	}
-	decision, err := r.decideAndWrite(ctx, task, world)
-	if err != nil {
-		return result(err)
-	}
-	problem, err := r.act(ctx, task, decision.Actions)
-	if err != nil {
-		return result(err)
-	}
-	if problem.found() {
-		world.Refusal, world.Conflict, world.Blocked = problem.refusal, problem.conflict, problem.blocked
-		world.Ended = nil
-		if decision, err = r.decideAndWrite(ctx, task, world); err != nil {
+	// What the actions find or make may be decided upon at once: a refusal, or the pod that
+	// must be named in the checkpoint before it may start.
+	for range maxRounds {
+		decision, err := r.decideAndWrite(ctx, task, world)
+		if err != nil {
 			return result(err)
 		}
-		if len(decision.Actions) > 0 {
-			return ctrl.Result{RequeueAfter: time.Millisecond}, nil
+		found, err := r.act(ctx, task, decision.Actions)
+		if err != nil {
+			return result(err)
 		}
+		if !found.news() {
+			return ctrl.Result{RequeueAfter: r.nextLook(task, decision.RequeueAfter)}, nil
+		}
+		found.addTo(&world)
 	}
-	return ctrl.Result{RequeueAfter: r.nextLook(task, decision.RequeueAfter)}, nil
+	return ctrl.Result{RequeueAfter: time.Millisecond}, nil
 }
+
+// maxRounds is how often one reconcile decides: for what was observed, for what it made,
+// and for what became of that.
+const maxRounds = 3
 
 // read gets the task as it was last written, by us or by somebody else. The cache holds
 // only the metadata of tasks, since each event would otherwise bring a whole plan and all
@@ -144,7 +153,7 @@ func (r *Reconciler) read(ctx context.Context, req ctrl.Request) (*v1alpha1.Agen
 	}
 	if apierrors.IsNotFound(err) {
 		r.memory.forget(req.NamespacedName)
-		return nil, nil
+		return nil, r.sweep(ctx, req.NamespacedName)
 	}
 	return nil, err
 }
@@ -196,7 +205,7 @@ func (r *Reconciler) tell(ctx context.Context, task *v1alpha1.AgentTask, list []
 // least every RecheckInterval, in case an event was never delivered, or every
 // unseenRecheck where the cache does not show it (its labels were removed).
 func (r *Reconciler) nextLook(task *v1alpha1.AgentTask, wait time.Duration) time.Duration {
-	if runningRecord(task) == nil {
+	if engine.CurrentOf(task) == nil {
 		return wait
 	}
 	most := r.RecheckInterval
@@ -212,18 +221,6 @@ func (r *Reconciler) nextLook(task *v1alpha1.AgentTask, wait time.Duration) time
 }
 
 const unseenRecheck = 10 * time.Second
-
-// runningRecord is the record of the attempt that runs, or nil.
-func runningRecord(task *v1alpha1.AgentTask) *v1alpha1.StepStatus {
-	if len(task.Status.Steps) == 0 {
-		return nil
-	}
-	record := &task.Status.Steps[len(task.Status.Steps)-1]
-	if record.Phase == v1alpha1.StepRunning || record.Phase == v1alpha1.StepStopping {
-		return record
-	}
-	return nil
-}
 
 func (r *Reconciler) defaults() {
 	if r.Clock == nil {

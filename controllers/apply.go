@@ -25,19 +25,32 @@ import (
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
-// trouble is what an action ran into that is no fault on the way, but something to
-// decide upon. At most one is set.
-type trouble struct {
+// finding is what an action found that is no fault on the way, but something to decide
+// upon: at most one trouble, or the Job and pod that were made of an attempt whose pod
+// must be named in the checkpoint before it may start.
+type finding struct {
 	refusal           *engine.Refusal
 	conflict, blocked *engine.Problem
+	job               *batchv1.Job
+	pod               *corev1.Pod
 }
 
-func (t trouble) found() bool { return t.refusal != nil || t.conflict != nil || t.blocked != nil }
+func (f finding) trouble() bool { return f.refusal != nil || f.conflict != nil || f.blocked != nil }
+func (f finding) news() bool    { return f.trouble() || f.pod != nil }
+
+// addTo adds it to what was observed.
+func (f finding) addTo(world *engine.World) {
+	world.Refusal, world.Conflict, world.Blocked = f.refusal, f.conflict, f.blocked
+	world.Ended, world.Held, world.Decisions = nil, nil, nil // dealt with
+	if f.pod != nil {
+		world.Job, world.Pod, world.PodVanished, world.JobVanished = f.job, f.pod, false, false
+	}
+}
 
 // act does a decision's actions. Each may be done again: dying before, between or after
 // them leaves what the next reconcile finds and completes.
-func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions []engine.Action) (trouble, error) {
-	var found trouble
+func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions []engine.Action) (finding, error) {
+	var found finding
 	for _, a := range actions {
 		var err error
 		switch a.Kind {
@@ -47,6 +60,12 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 			err = r.deleteObject(ctx, a.Pod)
 		case engine.FinishJob:
 			err = r.finishJob(ctx, task, a)
+		case engine.OpenFence:
+			found, err = r.openFence(ctx, task, a.Pod)
+		case engine.ReleasePod:
+			err = r.releasePod(ctx, task, a)
+		case engine.AnswerDecision:
+			err = r.answerDecision(ctx, task, a)
 		case engine.DeleteTask:
 			err = r.deleteTask(ctx, task)
 		default:
@@ -60,9 +79,9 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 }
 
 // makeAttempt makes the attempt's Job, and its pod unless the Job is suspended.
-func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (trouble, error) {
-	job, found, err := a.Job, trouble{}, error(nil)
-	if job != nil && outdated(job, task, a.Record) {
+func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (finding, error) {
+	job, found, err := a.Job, finding{}, error(nil)
+	if job != nil && outdated(job, task, a.Attempt.Record) {
 		r.settled(task, job)
 		if err := r.deleteObject(ctx, job); err != nil {
 			return found, err
@@ -75,10 +94,10 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 	if err != nil {
 		return found, err
 	}
-	if !found.found() && !ptr.Deref(job.Spec.Suspend, false) {
+	if !found.trouble() && !ptr.Deref(job.Spec.Suspend, false) {
 		// Before the pod can end, so that its end is known to be the task's.
 		r.memory.own(job.UID, client.ObjectKeyFromObject(task))
-		found, err = r.makePod(ctx, job, a.Record)
+		found, err = r.makePod(ctx, job, a.Attempt)
 	}
 	if err != nil {
 		return found, err
@@ -92,17 +111,17 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 
 // outdated says whether a Job whose pod the API server refused was made before the task
 // was last changed, perhaps to mend just that. There is no pod of it.
-func outdated(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) bool {
+func outdated(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.ActionStatus) bool {
 	return record.Reason == v1alpha1.ReasonRefused &&
 		job.Annotations[v1alpha1.AnnotationGeneration] != strconv.FormatInt(task.Generation, 10)
 }
 
 // remember notes the attempt that was made.
-func (r *Reconciler) remember(task *v1alpha1.AgentTask, found trouble) {
+func (r *Reconciler) remember(task *v1alpha1.AgentTask, found finding) {
 	now := r.Clock.Now()
 	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
 		m.looked, m.unseen = now, false
-		if !found.found() {
+		if !found.trouble() {
 			m.refusals = 0
 		}
 	})
@@ -110,9 +129,9 @@ func (r *Reconciler) remember(task *v1alpha1.AgentTask, found trouble) {
 
 // makeJob makes the attempt's Job. Where one of that name exists already, it is taken
 // if it is this attempt's, whoever of us made it.
-func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (*batchv1.Job, trouble, error) {
-	job := stepexec.Render(task, a.Step, a.Record, a.Input, r.RunnerImage)
-	unsupported := trouble{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
+func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) (*batchv1.Job, finding, error) {
+	job := stepexec.Render(task, *a.Attempt, r.RunnerImage)
+	unsupported := finding{conflict: &engine.Problem{Reason: v1alpha1.ReasonManagedByUnsupported, Message: "the API server drops spec.managedBy of Jobs, " +
 		"so its own Job controller would run this step too; Kubernetes 1.35 or later is needed"}}
 	if r.managedByDropped.Load() {
 		probe := job.DeepCopy()
@@ -127,49 +146,56 @@ func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a en
 		r.settled(task, job)
 		return nil, unsupported, r.deleteObject(ctx, job)
 	case err == nil:
-		return job, trouble{}, nil
+		return job, finding{}, nil
 	case !apierrors.IsAlreadyExists(err):
-		return nil, troubleOf(err, "Job"), unlessRefused(err)
+		return nil, findingOf(err, "make the step's Job"), unlessRefused(err)
 	}
 	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(job), job); err != nil {
-		return nil, trouble{}, err
+		return nil, finding{}, err
 	}
-	if conflict := jobConflict(job, task, a.Record); conflict != nil || job.DeletionTimestamp.IsZero() {
-		return job, trouble{conflict: conflict}, nil
+	if conflict := jobConflict(job, task, a.Attempt.Record); conflict != nil || job.DeletionTimestamp.IsZero() {
+		return job, finding{conflict: conflict}, nil
 	}
-	return job, trouble{blocked: &engine.Problem{Reason: v1alpha1.ReasonJobDeleted, Message: fmt.Sprintf(
+	return job, finding{blocked: &engine.Problem{Reason: v1alpha1.ReasonJobDeleted, Message: fmt.Sprintf(
 		"the former Job %s is still being deleted; the step goes on when it is gone", job.Name)}}, nil
 }
 
-// makePod makes the Job's pod, from the Job's template as it stands.
-func (r *Reconciler) makePod(ctx context.Context, job *batchv1.Job, record *v1alpha1.StepStatus) (trouble, error) {
+// makePod makes the Job's pod, from the Job's template as it stands. That of an attempt
+// which must not start twice is fenced, and is told of.
+func (r *Reconciler) makePod(ctx context.Context, job *batchv1.Job, a *stepexec.Attempt) (finding, error) {
 	pod := stepexec.PodOf(job)
+	if a.Once {
+		stepexec.Fence(pod)
+	}
 	err := r.Create(ctx, pod)
 	switch {
 	case err == nil:
-		metrics.AttemptStarted(record)
-		return trouble{}, nil
+		metrics.AttemptStarted(a.Record.Attempt)
 	case !apierrors.IsAlreadyExists(err):
-		return troubleOf(err, "pod"), unlessRefused(err)
+		return findingOf(err, "make the step's pod"), unlessRefused(err)
+	default:
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
+			return finding{}, err
+		}
+		if !podOf(pod, job, "") {
+			blocked, conflict := foreignPod(pod, a.Record, nil)
+			return finding{blocked: blocked, conflict: conflict}, nil
+		}
 	}
-	if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), pod); err != nil {
-		return trouble{}, err
+	if !a.Once {
+		return finding{}, nil
 	}
-	if podOf(pod, job, "") {
-		return trouble{}, nil
-	}
-	blocked, conflict := foreignPod(pod, record, nil)
-	return trouble{blocked: blocked, conflict: conflict}, nil
+	return finding{job: job, pod: pod}, nil
 }
 
-func troubleOf(err error, what string) trouble {
+func findingOf(err error, what string) finding {
 	switch reason := refusal(err); reason {
 	case "":
-		return trouble{}
+		return finding{}
 	case v1alpha1.ReasonUnavailable:
-		return trouble{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server cannot make the step's %s: %v", what, err)}}
+		return finding{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server cannot %s just now: %v", what, err)}}
 	default:
-		return trouble{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server refused the step's %s: %v", what, err)}}
+		return finding{refusal: &engine.Refusal{Reason: reason, Message: fmt.Sprintf("the API server refused to %s: %v", what, err)}}
 	}
 }
 

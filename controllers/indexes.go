@@ -6,12 +6,14 @@ package controllers
 import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
 // indexOpenJobs finds Jobs without a final status by the UID of the task that controls
@@ -30,6 +32,28 @@ func openJobOwner(obj client.Object) []string {
 	return []string{string(owner.UID)}
 }
 
+// indexHeld finds the pods that the fence's finalizer holds, by the name of their task.
+const indexHeld = "agenttask.dev/held"
+
+func heldTask(obj client.Object) []string {
+	pod, ok := obj.(*corev1.Pod)
+	if !ok || !stepexec.Held(pod) || pod.Annotations[v1alpha1.AnnotationTask] == "" {
+		return nil
+	}
+	return []string{pod.Annotations[v1alpha1.AnnotationTask]}
+}
+
+// indexDecisions finds AgentDecisions without an answer by the name of their task.
+const indexDecisions = "agenttask.dev/open-decisions"
+
+func decisionTask(obj client.Object) []string {
+	decision, ok := obj.(*v1alpha1.AgentDecision)
+	if !ok || meta.FindStatusCondition(decision.Status.Conditions, v1alpha1.ConditionApplied) != nil {
+		return nil
+	}
+	return []string{decision.Spec.Task}
+}
+
 func jobFinished(job *batchv1.Job) bool {
 	for _, c := range job.Status.Conditions {
 		if (c.Type == batchv1.JobComplete || c.Type == batchv1.JobFailed) && c.Status == corev1.ConditionTrue {
@@ -45,9 +69,10 @@ func jobFinished(job *batchv1.Job) bool {
 func CacheByObject() map[client.Object]cache.ByObject {
 	managed := labels.SelectorFromSet(labels.Set{v1alpha1.LabelManaged: "true"})
 	return map[client.Object]cache.ByObject{
-		&v1alpha1.AgentTask{}: {Transform: trimTask, UnsafeDisableDeepCopy: new(true)},
-		&batchv1.Job{}:        {Label: managed, Transform: trimJob, UnsafeDisableDeepCopy: new(true)},
-		&corev1.Pod{}:         {Label: managed, Transform: trimPod, UnsafeDisableDeepCopy: new(true)},
+		&v1alpha1.AgentTask{}:     {Transform: trimTask, UnsafeDisableDeepCopy: new(true)},
+		&batchv1.Job{}:            {Label: managed, Transform: trimJob, UnsafeDisableDeepCopy: new(true)},
+		&v1alpha1.AgentDecision{}: {Transform: cache.TransformStripManagedFields(), UnsafeDisableDeepCopy: new(true)},
+		&corev1.Pod{}:             {Label: managed, Transform: trimPod, UnsafeDisableDeepCopy: new(true)},
 	}
 }
 
@@ -80,12 +105,13 @@ func trimPod(obj any) (any, error) {
 	if !ok {
 		return obj, nil
 	}
-	meta := trimMeta(pod)
+	trimmed := trimMeta(pod, v1alpha1.AnnotationTaskUID, v1alpha1.AnnotationTask)
+	trimmed.Finalizers, trimmed.DeletionGracePeriodSeconds = pod.Finalizers, pod.DeletionGracePeriodSeconds
 	if name := pod.Labels[v1alpha1.LabelTask]; name != "" {
-		meta.Labels = map[string]string{v1alpha1.LabelTask: name}
+		trimmed.Labels = map[string]string{v1alpha1.LabelTask: name}
 	}
 	return &corev1.Pod{
-		ObjectMeta: meta,
+		ObjectMeta: trimmed,
 		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulingGates: pod.Spec.SchedulingGates},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: trimConditions(pod.Status.Conditions),
@@ -112,7 +138,10 @@ func trimMeta(obj metav1.Object, annotations ...string) metav1.ObjectMeta {
 	}
 	for _, key := range annotations {
 		if value, ok := obj.GetAnnotations()[key]; ok {
-			trimmed.Annotations = map[string]string{key: value}
+			if trimmed.Annotations == nil {
+				trimmed.Annotations = map[string]string{}
+			}
+			trimmed.Annotations[key] = value
 		}
 	}
 	return trimmed

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/engine"
 )
 
 // memory holds hints of this process about tasks: it saves reads and rejected writes,
@@ -33,7 +34,7 @@ type taskMemory struct {
 	// vanishedJobs are UIDs of Jobs that were seen to be deleted, by name.
 	vanishedJobs map[string]types.UID
 	// vanishedPods are the last sights of pods that were seen to be deleted, by name.
-	vanishedPods map[string]*corev1.Pod
+	vanishedPods map[string]vanishedPod
 	// finished says that the task has ended.
 	finished bool
 	// jobs are the UIDs under which memory.jobs finds the task.
@@ -46,8 +47,20 @@ type taskMemory struct {
 	// unseen says that the API server had a Job or pod of the current attempt that the
 	// cache did not show, so that no event of it may ever come.
 	unseen bool
+	// opened is the UID of the pod whose gate we removed last; the cache may not show it yet.
+	opened types.UID
+	// done are UIDs of pods and decisions with which we have done what was to be done, until
+	// the cache shows it.
+	done map[types.UID]bool
 	// looked is when the API server itself was last asked about the current attempt.
 	looked time.Time
+}
+
+// vanishedPod is the last sight of a pod. It is final where the API server said that this
+// is how it was when it was deleted.
+type vanishedPod struct {
+	*corev1.Pod
+	final bool
 }
 
 func newMemory() *memory {
@@ -63,12 +76,32 @@ func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemor
 	if t == nil || t.uid != uid {
 		m.drop(key)
 		t = &taskMemory{
-			uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]*corev1.Pod{},
-			jobs: map[types.UID]bool{}, settled: map[types.UID]bool{},
+			uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]vanishedPod{},
+			jobs: map[types.UID]bool{}, settled: map[types.UID]bool{}, done: map[types.UID]bool{},
 		}
 		m.tasks[key] = t
 	}
 	f(t)
+}
+
+// did notes that what was to be done with an object is done.
+func (m *memory) did(task *v1alpha1.AgentTask, object types.UID) {
+	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) { t.done[object] = true })
+}
+
+// undone leaves those of some objects with which nothing has been done, and forgets what
+// was done with any other.
+func (t *taskMemory) undone(uids []types.UID) map[types.UID]bool {
+	left, done := map[types.UID]bool{}, map[types.UID]bool{}
+	for _, uid := range uids {
+		if t.done[uid] {
+			done[uid] = true
+		} else {
+			left[uid] = true
+		}
+	}
+	t.done = done
+	return left
 }
 
 // forget drops all that is known of a task.
@@ -133,11 +166,11 @@ func (m *memory) ownerOf(job types.UID) (types.NamespacedName, bool) {
 }
 
 // podVanished keeps the last sight of a pod of a task's current attempt.
-func (m *memory) podVanished(key types.NamespacedName, pod *corev1.Pod) {
+func (m *memory) podVanished(key types.NamespacedName, pod *corev1.Pod, final bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if t := m.tasks[key]; t != nil && t.concerns(pod.Name) {
-		t.vanishedPods[pod.Name] = pod
+		t.vanishedPods[pod.Name] = vanishedPod{pod, final}
 	}
 }
 
@@ -146,8 +179,8 @@ func (t *taskMemory) concerns(name string) bool {
 	if t.finished || t.task == nil {
 		return !t.finished
 	}
-	record := runningRecord(t.task)
-	return record != nil && record.JobName == name
+	current := engine.CurrentOf(t.task)
+	return current != nil && current.JobName == name
 }
 
 // prune drops what concerns other attempts than the current one.

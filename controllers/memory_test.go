@@ -21,7 +21,7 @@ func taskAt(resourceVersion string, phase v1alpha1.TaskPhase, jobName string) *v
 	task := &v1alpha1.AgentTask{ObjectMeta: metav1.ObjectMeta{Namespace: taskKey.Namespace, Name: taskKey.Name, UID: "task-uid", ResourceVersion: resourceVersion}}
 	task.Status.Phase = phase
 	if jobName != "" {
-		task.Status.Steps = []v1alpha1.StepStatus{{Name: "one", Phase: v1alpha1.StepRunning, JobName: jobName}}
+		task.Status.Steps = []v1alpha1.StepStatus{{Name: "one", ActionStatus: v1alpha1.ActionStatus{Phase: v1alpha1.StepRunning, JobName: jobName}}}
 	}
 	return task
 }
@@ -60,11 +60,11 @@ func TestOnlyTheCurrentAttemptsLastSightsAreKept(t *testing.T) {
 	m := newMemory()
 	m.keepTask(taskAt("1", v1alpha1.TaskRunning, "job-2"))
 	for i := range 100 {
-		m.podVanished(taskKey, podNamed(fmt.Sprintf("job-%d", i)))
+		m.podVanished(taskKey, podNamed(fmt.Sprintf("job-%d", i)), true)
 		m.jobVanished(taskKey, &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("job-%d", i), UID: types.UID(fmt.Sprint(i))}})
 	}
 	m.with(taskKey, "task-uid", func(task *taskMemory) {
-		if len(task.vanishedPods) != 1 || task.vanishedPods["job-2"] == nil || len(task.vanishedJobs) != 1 {
+		if len(task.vanishedPods) != 1 || task.vanishedPods["job-2"].Pod == nil || len(task.vanishedJobs) != 1 {
 			t.Errorf("kept %d pods and %d Jobs, want job-2 of each", len(task.vanishedPods), len(task.vanishedJobs))
 		}
 	})
@@ -72,7 +72,7 @@ func TestOnlyTheCurrentAttemptsLastSightsAreKept(t *testing.T) {
 		t.Errorf("%d Jobs have an owner, want 1", len(m.jobs))
 	}
 	m.keepTask(taskAt("2", v1alpha1.TaskSucceeded, ""))
-	m.podVanished(taskKey, podNamed("job-2"))
+	m.podVanished(taskKey, podNamed("job-2"), true)
 	m.with(taskKey, "task-uid", func(task *taskMemory) {
 		if len(task.vanishedPods)+len(task.vanishedJobs) != 0 || task.task != nil {
 			t.Errorf("a finished task keeps %+v", task)

@@ -23,11 +23,11 @@ import (
 // attempt whole, or has not been doubted for long, the API server itself is asked.
 func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (engine.World, error) {
 	world := engine.World{}
-	if !task.DeletionTimestamp.IsZero() {
-		return world, nil
-	}
-	record := runningRecord(task)
 	var err error
+	if err = r.observeFence(ctx, task, &world); err != nil || !task.DeletionTimestamp.IsZero() {
+		return world, err
+	}
+	record := engine.CurrentOf(task)
 	if world.Ended, err = r.endedJobs(ctx, task, record); err != nil {
 		return world, err
 	}
@@ -48,7 +48,7 @@ func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (eng
 		unseen := (attempt.Job != nil && cached.Job == nil) || (attempt.Pod != nil && cached.Pod == nil)
 		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.unseen = unseen })
 	}
-	attempt.Ended = world.Ended
+	attempt.Ended, attempt.Held, attempt.Decisions, attempt.Unguarded = world.Ended, world.Held, world.Decisions, world.Unguarded
 	return attempt, r.keepOutput(ctx, task, record, &attempt)
 }
 
@@ -61,11 +61,11 @@ func doubtful(cached engine.World) bool {
 // sight is what this process remembers of the current attempt.
 type sight struct {
 	vanishedJob types.UID
-	vanishedPod *corev1.Pod
+	vanishedPod vanishedPod
 	doubtful    bool
 }
 
-func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) sight {
+func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *engine.Current) sight {
 	seen, now := sight{}, r.Clock.Now()
 	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) {
 		m.prune(record.JobName)
@@ -80,7 +80,7 @@ func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus
 
 // lookLive asks the API server. A task that is newer there ends the reconcile: what
 // was read may be older than what is done.
-func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, seen sight, world *engine.World) error {
+func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, record *engine.Current, seen sight, world *engine.World) error {
 	now := r.Clock.Now()
 	live := taskMetadata()
 	err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
@@ -103,7 +103,7 @@ func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, rec
 }
 
 // look reads the current attempt's Job and pod and says whose they are.
-func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, seen sight, world *engine.World) error {
+func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha1.AgentTask, record *engine.Current, seen sight, world *engine.World) error {
 	key := types.NamespacedName{Namespace: task.Namespace, Name: record.JobName}
 	job := &batchv1.Job{}
 	switch err := from.Get(ctx, key, job); {
@@ -112,28 +112,39 @@ func (r *Reconciler) look(ctx context.Context, from client.Reader, task *v1alpha
 	case err != nil:
 		return err
 	default:
-		if world.Conflict = jobConflict(job, task, record); world.Conflict == nil {
+		if world.Conflict = jobConflict(job, task, record.ActionStatus); world.Conflict == nil {
 			world.Job = job
 		}
 	}
 	pod := &corev1.Pod{}
 	switch err := from.Get(ctx, key, pod); {
 	case apierrors.IsNotFound(err):
-		if last := seen.vanishedPod; last != nil && podOf(last, world.Job, seen.vanishedJob) {
-			world.PodVanished, world.LastPod = true, last
-		}
+		rememberPod(world, record, seen)
 	case err != nil:
 		return err
-	case podOf(pod, world.Job, seen.vanishedJob):
+	case record.PodUID != "" && pod.UID != record.PodUID: // not the one that may run
+		rememberPod(world, record, seen)
+	case record.PodUID != "" || podOf(pod, world.Job, seen.vanishedJob):
 		world.Pod = pod
 	default:
-		world.Blocked, world.Conflict = foreignPod(pod, record, world.Conflict)
+		world.Blocked, world.Conflict = foreignPod(pod, record.ActionStatus, world.Conflict)
 	}
 	return nil
 }
 
+// rememberPod gives what was last seen of the attempt's pod, which is not there any more.
+func rememberPod(world *engine.World, record *engine.Current, seen sight) {
+	last := seen.vanishedPod
+	if last.Pod == nil {
+		return
+	}
+	if last.UID == record.PodUID || (record.PodUID == "" && podOf(last.Pod, world.Job, seen.vanishedJob)) {
+		world.PodVanished, world.LastPod, world.LastPodFinal = true, last.Pod, last.final
+	}
+}
+
 // jobConflict says why a Job of the attempt's name is not the attempt's, or nil.
-func jobConflict(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) *engine.Problem {
+func jobConflict(job *batchv1.Job, task *v1alpha1.AgentTask, record *v1alpha1.ActionStatus) *engine.Problem {
 	owner := metav1.GetControllerOf(job)
 	hash := job.Annotations[v1alpha1.AnnotationActionHash]
 	switch {
@@ -163,7 +174,7 @@ func podOf(pod *corev1.Pod, job *batchv1.Job, vanishedJob types.UID) bool {
 
 // foreignPod says what a pod of the attempt's name is that is not the attempt's: one of
 // a deleted Job of that name goes away by itself, any other is a stranger's.
-func foreignPod(pod *corev1.Pod, record *v1alpha1.StepStatus, conflict *engine.Problem) (blocked, stranger *engine.Problem) {
+func foreignPod(pod *corev1.Pod, record *v1alpha1.ActionStatus, conflict *engine.Problem) (blocked, stranger *engine.Problem) {
 	owner := metav1.GetControllerOf(pod)
 	switch {
 	case conflict != nil:
@@ -187,7 +198,7 @@ func ownerName(owner *metav1.OwnerReference) string {
 }
 
 // endedJobs are the task's Jobs whose attempt is over and that lack their final status.
-func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, running *v1alpha1.StepStatus) ([]*batchv1.Job, error) {
+func (r *Reconciler) endedJobs(ctx context.Context, task *v1alpha1.AgentTask, running *engine.Current) ([]*batchv1.Job, error) {
 	list := &batchv1.JobList{}
 	err := r.List(ctx, list, client.InNamespace(task.Namespace), client.MatchingFields{indexOpenJobs: string(task.UID)})
 	if err != nil {

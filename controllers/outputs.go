@@ -35,7 +35,7 @@ const (
 // keepOutput moves the large output of an attempt that has succeeded from its pod's
 // log to where it stays, before the success is recorded. Doing it again is harmless:
 // the ConfigMap's name and content are the attempt's.
-func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, world *engine.World) error {
+func (r *Reconciler) keepOutput(ctx context.Context, task *v1alpha1.AgentTask, record *engine.Current, world *engine.World) error {
 	announced := announcedOutput(world)
 	if announced == nil {
 		return nil
@@ -108,12 +108,12 @@ func announcedOutput(world *engine.World) *stepexec.LogOutput {
 	return result.LogOutput
 }
 
-func outputConfigMap(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus, output []byte) *corev1.ConfigMap {
+func outputConfigMap(task *v1alpha1.AgentTask, record *engine.Current, output []byte) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{
 			Name:            record.JobName,
 			Namespace:       task.Namespace,
-			Labels:          map[string]string{v1alpha1.LabelManaged: "true", v1alpha1.LabelStep: record.Name},
+			Labels:          map[string]string{v1alpha1.LabelManaged: "true", v1alpha1.LabelStep: record.Step},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(task, v1alpha1.GroupVersion.WithKind("AgentTask"))},
 		},
 		Immutable: new(true),
@@ -232,7 +232,7 @@ func (r *Reconciler) loadOutputs(ctx context.Context, task *v1alpha1.AgentTask, 
 // outputRefOf is where a step's large output is kept: as its record says, or, for the
 // attempt that has just ended and whose success is not written yet, as was observed.
 func outputRefOf(task *v1alpha1.AgentTask, world engine.World, name string) *v1alpha1.OutputRef {
-	if running := runningRecord(task); running != nil && running.Name == name {
+	if running := engine.CurrentOf(task); running != nil && running.Step == name {
 		return world.Output
 	}
 	for i := range task.Status.Steps {

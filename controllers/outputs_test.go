@@ -192,7 +192,7 @@ func TestKeepOutput(t *testing.T) {
 			r := reconcilerOf(t, tt.store, status, frame)
 			task := &v1alpha1.AgentTask{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "task", UID: "u"}}
 			world := &engine.World{Pod: podThatSays(t, tt.announced, tt.code)}
-			if err := r.keepOutput(t.Context(), task, &v1alpha1.StepStatus{Name: "one", JobName: "job"}, world); err != nil {
+			if err := r.keepOutput(t.Context(), task, &engine.Current{Step: "one", ActionStatus: &v1alpha1.ActionStatus{JobName: "job"}}, world); err != nil {
 				t.Fatal(err)
 			}
 			refusal := engine.Refusal{}
@@ -215,7 +215,7 @@ func TestAnOperatorThatEndsBlamesNobody(t *testing.T) {
 	cancel()
 	r := reconcilerOf(t, &store{get: context.Canceled}, http.StatusOK, "")
 	world := &engine.World{Pod: podThatSays(t, announced, 0)}
-	if err := r.keepOutput(ctx, &v1alpha1.AgentTask{}, &v1alpha1.StepStatus{JobName: "job"}, world); err == nil || world.Refusal != nil {
+	if err := r.keepOutput(ctx, &v1alpha1.AgentTask{}, &engine.Current{ActionStatus: &v1alpha1.ActionStatus{JobName: "job"}}, world); err == nil || world.Refusal != nil {
 		t.Errorf("error %v, refusal %v", err, world.Refusal)
 	}
 	task := stored("one", 3)
@@ -227,8 +227,8 @@ func TestAnOperatorThatEndsBlamesNobody(t *testing.T) {
 // stored is a task whose one step has its output in a ConfigMap.
 func stored(step string, size int64) *v1alpha1.AgentTask {
 	task := &v1alpha1.AgentTask{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "task"}}
-	task.Status.Steps = []v1alpha1.StepStatus{{Name: step, Phase: v1alpha1.StepSucceeded,
-		OutputRef: &v1alpha1.OutputRef{URI: configMapScheme + "job", SHA256: stepexec.SHA256Hex([]byte(`"x"`)), Bytes: size}}}
+	task.Status.Steps = []v1alpha1.StepStatus{{Name: step, ActionStatus: v1alpha1.ActionStatus{Phase: v1alpha1.StepSucceeded,
+		OutputRef: &v1alpha1.OutputRef{URI: configMapScheme + "job", SHA256: stepexec.SHA256Hex([]byte(`"x"`)), Bytes: size}}}}
 	return task
 }
 

@@ -4,6 +4,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -21,10 +22,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
 // SetupWithManager makes the reconciler hear of tasks, Jobs and pods.
@@ -34,15 +37,26 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	if r.checkpoints, err = newCheckpoints(mgr.GetConfig(), mgr.GetHTTPClient()); err != nil {
 		return fmt.Errorf("client of checkpoints: %w", err)
 	}
-	ctx := context.Background()
-	if err := mgr.GetFieldIndexer().IndexField(ctx, &batchv1.Job{}, indexOpenJobs, openJobOwner); err != nil {
-		return fmt.Errorf("index of Jobs: %w", err)
+	for _, index := range []struct {
+		of   client.Object
+		name string
+		keys client.IndexerFunc
+	}{
+		{&batchv1.Job{}, indexOpenJobs, openJobOwner}, {&corev1.Pod{}, indexHeld, heldTask}, {&v1alpha1.AgentDecision{}, indexDecisions, decisionTask},
+	} {
+		if err := mgr.GetFieldIndexer().IndexField(context.Background(), index.of, index.name, index.keys); err != nil {
+			return fmt.Errorf("index %s: %w", index.name, err)
+		}
+	}
+	if err := mgr.Add(manager.RunnableFunc(r.watchPolicies)); err != nil {
+		return err
 	}
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("agenttask").
 		For(&v1alpha1.AgentTask{}, builder.OnlyMetadata, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&batchv1.Job{}, r.jobHandler()).
 		Watches(&corev1.Pod{}, r.podHandler()).
+		Watches(&v1alpha1.AgentDecision{}, handler.EnqueueRequestsFromMapFunc(taskOfDecision), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: r.MaxConcurrent,
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](errorBackoffBase, errorBackoffCap),
@@ -105,7 +119,7 @@ func jobSight(job *batchv1.Job) jobSighted {
 func (r *Reconciler) podHandler() handler.EventHandler {
 	return handler.Funcs{
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
-			if pod, ok := e.Object.(*corev1.Pod); ok && podSight(pod) != (podSighted{}) {
+			if pod, ok := e.Object.(*corev1.Pod); ok && (podSight(pod) != (podSighted{}) || stepexec.Gated(pod)) {
 				r.enqueue(q, r.taskOfPod(ctx, pod))
 			}
 		},
@@ -122,7 +136,7 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 				return
 			}
 			if owner := r.taskOfPod(ctx, pod); owner != nil {
-				r.memory.podVanished(owner.NamespacedName, pod)
+				r.memory.podVanished(owner.NamespacedName, pod, !e.DeleteStateUnknown)
 				r.enqueue(q, owner)
 			}
 		},
@@ -153,7 +167,7 @@ func podSight(pod *corev1.Pod) podSighted {
 		s.started = s.started || c.State.Running != nil
 	}
 	for _, c := range pod.Status.Conditions {
-		if c.Status == corev1.ConditionFalse && c.Type == corev1.PodScheduled {
+		if c.Status == corev1.ConditionFalse && c.Type == corev1.PodScheduled && c.Reason != corev1.PodReasonSchedulingGated {
 			waits = append(waits, "unscheduled")
 		}
 	}
@@ -193,10 +207,19 @@ func (r *Reconciler) taskOfPod(ctx context.Context, pod *corev1.Pod) *reconcile.
 	if err := r.Get(ctx, client.ObjectKey{Namespace: pod.Namespace, Name: owner.Name}, job); err == nil && job.UID == owner.UID {
 		return taskOfJob(job)
 	}
-	// The Job was made by another process and is not in the cache yet, or no more. The
-	// label may be wrong, and then a task is looked at in vain.
-	if name := pod.Labels[v1alpha1.LabelTask]; name != "" {
+	// The Job was made by another process and is not in the cache yet, or no more. What the
+	// pod says may be wrong, and then a task is looked at in vain.
+	if name := cmp.Or(pod.Annotations[v1alpha1.AnnotationTask], pod.Labels[v1alpha1.LabelTask]); name != "" {
 		return &reconcile.Request{NamespacedName: types.NamespacedName{Namespace: pod.Namespace, Name: name}}
 	}
 	return nil
+}
+
+// taskOfDecision is the task that a decision is on.
+func taskOfDecision(_ context.Context, obj client.Object) []reconcile.Request {
+	decision, ok := obj.(*v1alpha1.AgentDecision)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: decision.Namespace, Name: decision.Spec.Task}}}
 }

@@ -109,7 +109,8 @@ type RunAction struct {
 // same key is in flight), 425, 429 and 5xx are tried again, after Retry-After where the
 // server gives one. 422 is final: the server has seen the key with another payload. Any
 // other code is final. With effect Once an attempt is unknown where the request may have
-// been taken up and no answer tells: 500, 502 and 504, a timeout, a broken connection.
+// been taken up and no answer tells: a 5xx, or a 408 or 503 without Retry-After, a timeout,
+// a broken connection.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.outputHeaders) || (has(self.output) && self.output == 'Response')",message="outputHeaders needs output: Response"
 type HTTPAction struct {

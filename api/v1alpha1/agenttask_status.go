@@ -158,6 +158,10 @@ type StepStatus struct {
 	// when it started, by which a later change to it is noticed.
 	SpecHash string `json:"specHash"`
 
+	// effect is the step's effect as it was when it started.
+	// +optional
+	Effect Effect `json:"effect,omitempty"`
+
 	ActionStatus `json:",inline"`
 
 	// actions are the records of the step's other actions: its check, and those of

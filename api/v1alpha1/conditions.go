@@ -38,6 +38,8 @@ const (
 	ReasonOtherAction = "OtherAction"
 	// ReasonNothingToDecide: the step's outcome is not unknown.
 	ReasonNothingToDecide = "NothingToDecide"
+	// ReasonChanged: the decision was changed after its creation.
+	ReasonChanged = "Changed"
 	// ReasonBadOutput: the output that is given cannot be one.
 	ReasonBadOutput = "BadOutput"
 )
@@ -191,8 +193,8 @@ const (
 	EventPoliciesMissing = "PoliciesMissing"
 	// EventDecisionRefused: an AgentDecision was not applied.
 	EventDecisionRefused = "DecisionRefused"
-	EventTaskSucceeded = "TaskSucceeded"
-	EventTaskFailed    = "TaskFailed"
-	EventTaskCancelled = "TaskCancelled"
-	EventTaskStalled   = "TaskStalled"
+	EventTaskSucceeded   = "TaskSucceeded"
+	EventTaskFailed      = "TaskFailed"
+	EventTaskCancelled   = "TaskCancelled"
+	EventTaskStalled     = "TaskStalled"
 )

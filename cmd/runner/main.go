@@ -30,6 +30,9 @@ Usage:
   runner exec [flags] -- command [args...]
         in the step's container: run the command, stop it at its timeout, check its
         output and leave the result in ` + stepexec.TerminationPath + `
+  runner http [flags]
+        in the step's container: send the request that stands in ` + stepexec.InputPath + `
+        and leave the result in ` + stepexec.TerminationPath + `
   runner version
   runner help
 
@@ -39,6 +42,13 @@ Flags of exec:
   --grace=DURATION      SIGKILL this long after the timeout's SIGTERM; default 30s
   --output=File|Stdout  where the command leaves its output: one JSON document in
                         ` + stepexec.OutputPath + ` (the default), or on its standard output
+  --once                run nothing where the container was started before
+
+Flags of http:
+  --once                send nothing where the container was started before, and ask
+                        for no other attempt where this one may have taken effect
+  --grace=DURATION      with --once: wait this long for the answer of a request that
+                        was sent when the container is told to stop; default 20s
 
 The command, by the step contract:
   reads its input from    ` + stepexec.InputPath + `
@@ -46,10 +56,10 @@ The command, by the step contract:
   may leave a wait in     ` + stepexec.RetryAfterPath + ` (seconds or an HTTP date, with exit code 75)
   exits with              0: done, 75: try again, anything else: failed
 
-Exit code of exec:
-  0 succeeded, 75 the command asks for another attempt, 124 stopped at its timeout,
-  137 killed, 143 stopped from outside, 2 called wrongly; else the command's own
-  code (128+n where signal n ended it), or 1
+Exit code of exec and http:
+  0 succeeded, 75 another attempt is asked for, 124 stopped at its timeout, 137 killed,
+  143 stopped from outside or its outcome is not known, 2 called wrongly; else the
+  command's own code (128+n where signal n ended it), or 1
 `
 
 func main() {
@@ -73,14 +83,16 @@ func run(args []string, r *runner.Runner) int {
 		return 0
 	case "exec":
 		o, err := parseExec(args[1:])
-		switch {
-		case errors.Is(err, flag.ErrHelp):
-			fmt.Fprint(r.Stdout, usage)
-			return 0
-		case err != nil:
-			return badUsage(r, err)
+		if err != nil {
+			return badFlags(r, err)
 		}
 		return r.Exec(o)
+	case "http":
+		o, err := parseHTTP(args[1:])
+		if err != nil {
+			return badFlags(r, err)
+		}
+		return r.HTTP(o)
 	case "version", "--version", "-version":
 		fmt.Fprintln(r.Stdout, version.Version)
 		return 0
@@ -96,6 +108,15 @@ func badUsage(r *runner.Runner, err error) int {
 	return r.BadUsage(err)
 }
 
+// badFlags answers what the flags could not be read for, which may be a call for help.
+func badFlags(r *runner.Runner, err error) int {
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(r.Stdout, usage)
+		return 0
+	}
+	return badUsage(r, err)
+}
+
 // parseExec reads the arguments of exec.
 func parseExec(args []string) (runner.Options, error) {
 	o := runner.Options{Output: v1alpha1.OutputFile, Grace: 30 * time.Second}
@@ -103,6 +124,7 @@ func parseExec(args []string) (runner.Options, error) {
 	fs.SetOutput(io.Discard)
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "")
 	fs.DurationVar(&o.Grace, "grace", o.Grace, "")
+	fs.BoolVar(&o.Once, "once", o.Once, "")
 	fs.Func("output", "", func(s string) error {
 		o.Output = v1alpha1.OutputSource(s)
 		if o.Output != v1alpha1.OutputFile && o.Output != v1alpha1.OutputStdout {
@@ -119,6 +141,25 @@ func parseExec(args []string) (runner.Options, error) {
 		return o, errors.New("exec needs a command, after --")
 	case o.Timeout < 0 || o.Grace < 0:
 		return o, errors.New("--timeout and --grace must not be negative")
+	}
+	return o, nil
+}
+
+// parseHTTP reads the arguments of http.
+func parseHTTP(args []string) (runner.HTTPOptions, error) {
+	o := runner.HTTPOptions{Grace: 20 * time.Second}
+	fs := flag.NewFlagSet("http", flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.BoolVar(&o.Once, "once", o.Once, "")
+	fs.DurationVar(&o.Grace, "grace", o.Grace, "")
+	if err := fs.Parse(args); err != nil {
+		return o, err
+	}
+	switch {
+	case fs.NArg() > 0:
+		return o, errors.New("http takes no arguments; the request stands in " + stepexec.InputPath)
+	case o.Grace < 0:
+		return o, errors.New("--grace must not be negative")
 	}
 	return o, nil
 }

@@ -7,6 +7,9 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +17,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/runner"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
@@ -27,8 +32,8 @@ func TestParseExec(t *testing.T) {
 		wantErr string
 	}{
 		"all flags": {
-			args: []string{"--timeout=2m", "--grace=5s", "--output=Stdout", "--", "echo", "--timeout=1s", "--", "x"},
-			want: runner.Options{Timeout: 2 * time.Minute, Grace: 5 * time.Second, Output: "Stdout",
+			args: []string{"--timeout=2m", "--grace=5s", "--output=Stdout", "--once", "--", "echo", "--timeout=1s", "--", "x"},
+			want: runner.Options{Timeout: 2 * time.Minute, Grace: 5 * time.Second, Output: "Stdout", Once: true,
 				Command: []string{"echo", "--timeout=1s", "--", "x"}},
 		},
 		"defaults": {
@@ -54,9 +59,40 @@ func TestParseExec(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tc.want, got, cmp.Comparer(func(a, b runner.Options) bool {
-				return cmp.Equal(a.Command, b.Command) && a.Timeout == b.Timeout && a.Grace == b.Grace && a.Output == b.Output
-			})); diff != "" {
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("options (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestParseHTTP(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		args    []string
+		want    runner.HTTPOptions
+		wantErr string
+	}{
+		"all flags":       {args: []string{"--once", "--grace=5s"}, want: runner.HTTPOptions{Once: true, Grace: 5 * time.Second}},
+		"defaults":        {want: runner.HTTPOptions{Grace: 20 * time.Second}},
+		"no grace":        {args: []string{"--grace=0"}, want: runner.HTTPOptions{}},
+		"an argument":     {args: []string{"--once", "https://a"}, wantErr: "http takes no arguments; the request stands in /agenttask/input.json"},
+		"a negative time": {args: []string{"--grace=-1s"}, wantErr: "must not be negative"},
+		"an unknown flag": {args: []string{"--timeout=1s"}, wantErr: "not defined: -timeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := parseHTTP(tc.args)
+			if tc.wantErr != "" {
+				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
+					t.Fatalf("error %v, want one with %q", err, tc.wantErr)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("options (-want +got):\n%s", diff)
 			}
 		})
@@ -78,6 +114,8 @@ func TestRun(t *testing.T) {
 		"too much":           {[]string{"install", "x"}, 2, "", "takes no arguments", "the runner was called wrongly: install takes no arguments"},
 		"help":               {[]string{"--help"}, 0, "runner exec [flags] -- command", "", ""},
 		"help of exec":       {[]string{"exec", "--help"}, 0, "--grace=DURATION", "", ""},
+		"help of http":       {[]string{"http", "-h"}, 0, "runner http [flags]", "", ""},
+		"http with too much": {[]string{"http", "x"}, 2, "", "Usage:", "the runner was called wrongly: http takes no arguments; the request stands in /agenttask/input.json"},
 		"version":            {[]string{"version"}, 0, "dev", "", ""},
 		"a failing install":  {[]string{"install"}, 1, "", "input could not be installed", ""},
 	} {
@@ -103,11 +141,65 @@ func TestRun(t *testing.T) {
 			if err := json.Unmarshal([]byte(read(t, r.TerminationPath)), &got); err != nil {
 				t.Fatal(err)
 			}
-			want := stepexec.Result{Version: 1, Outcome: stepexec.OutcomeFailed, Reason: "ResultInvalid", Message: tc.wantResult}
+			want := stepexec.Result{Version: 1, Outcome: stepexec.OutcomeFailed, Reason: "ResultInvalid", Message: tc.wantResult, NotStarted: true}
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("result (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestRunHTTP sets the environment, so it runs alone.
+func TestRunHTTP(t *testing.T) {
+	var keys []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		keys = append(keys, r.Header.Get("Idempotency-Key")+" "+r.Header.Get("Authorization"))
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprint(w, `{"refund": "re_1"}`)
+	}))
+	defer server.Close()
+	t.Setenv(stepexec.EnvKey, "run.refund.0123")
+	t.Setenv(stepexec.EnvHTTPHeader(0), "Bearer hunter2")
+	input, err := (&stepexec.HTTPRequest{
+		Method:    "POST",
+		URL:       server.URL,
+		Timeout:   metav1.Duration{Duration: time.Minute},
+		Headers:   []stepexec.HTTPHeader{{Name: "Authorization", FromEnv: stepexec.EnvHTTPHeader(0)}},
+		KeyHeader: &stepexec.HTTPKeyHeader{},
+	}).Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "input.json"), input, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []struct {
+		code   int
+		result stepexec.Result
+	}{
+		{0, stepexec.Result{Version: 1, Outcome: stepexec.OutcomeSucceeded, Output: json.RawMessage(`{"refund":"re_1"}`)}},
+		{143, stepexec.Result{Version: 1, Outcome: stepexec.OutcomeInterrupted, Reason: v1alpha1.ReasonStartedTwice}},
+	} {
+		r := &runner.Runner{Dir: dir, TerminationPath: filepath.Join(dir, "termination-log"),
+			Stdout: create(t, dir, "stdout"), Stderr: create(t, dir, "stderr")}
+		if code := run([]string{"http", "--once"}, r); code != want.code {
+			t.Errorf("start %d: exit code %d, want %d", i, code, want.code)
+		}
+		var got stepexec.Result
+		if err := json.Unmarshal([]byte(read(t, r.TerminationPath)), &got); err != nil {
+			t.Fatal(err)
+		}
+		got.Message = ""
+		if diff := cmp.Diff(want.result, got); diff != "" {
+			t.Errorf("start %d: result (-want +got):\n%s", i, diff)
+		}
+		if got := read(t, r.Stdout.Name()) + read(t, r.Stderr.Name()); got != "" {
+			t.Errorf("start %d: the log holds %q", i, got)
+		}
+	}
+	if diff := cmp.Diff([]string{`"run.refund.0123" Bearer hunter2`}, keys); diff != "" {
+		t.Errorf("keys that the server got (-want +got):\n%s", diff)
 	}
 }
 

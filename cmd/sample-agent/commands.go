@@ -28,7 +28,10 @@ var commands = []command{
 	{"review", "step: go through a checklist", stepCommand(sample.Review)},
 	{"publish", "step, effect: publish an approved report to the ledger", agentEffectCommand(sample.Publish)},
 	{"notify", "step, effect: notify a recipient through the ledger", agentEffectCommand(sample.Notify)},
-	{"effect", "step, effect: send the step's input to the ledger as it is", effectCommand},
+	{"effect", "step, effect: send the step's input to the ledger, once by its key", effectCommand(sample.Effect)},
+	{"once-effect", "step, effect: the same, but asked for twice it happens twice", effectCommand(sample.OnceEffect)},
+	{"check", "check: ask the ledger whether the effect of the step's key has happened", readCommand(sample.CheckEffect)},
+	{"observe", "observer: show what effects the ledger has, by the step's input", readCommand(sample.ObserveEffects)},
 	{"flaky", "step: ask for another attempt until one succeeds", flakyCommand},
 	{"fail", "step: fail for good", failCommand},
 	{"memhog", "step: use memory", memhogCommand},
@@ -54,9 +57,12 @@ func gatherCommand(fs *flag.FlagSet) action {
 	return func(ctx context.Context, p sample.Program) error { return sample.Gather(ctx, p, *source, *work) }
 }
 
+// defaultURL is the ledger of the samples.
+const defaultURL = "http://ledger"
+
 func effectFlags(fs *flag.FlagSet) *sample.EffectOptions {
 	var o sample.EffectOptions
-	fs.StringVar(&o.URL, "url", "http://ledger", "`URL` of the ledger")
+	fs.StringVar(&o.URL, "url", defaultURL, "`URL` of the ledger")
 	fs.DurationVar(&o.Work, "work", 0, "simulate work that takes `DURATION` between the ledger's answer and the output")
 	return &o
 }
@@ -68,10 +74,19 @@ func agentEffectCommand(step func(context.Context, sample.Program, sample.Effect
 	}
 }
 
-func effectCommand(fs *flag.FlagSet) action {
-	o := effectFlags(fs)
-	fs.StringVar(&o.Kind, "kind", "", "what `KIND` of effect it is, for example publish or notify")
-	return func(ctx context.Context, p sample.Program) error { return sample.Effect(ctx, p, *o) }
+func effectCommand(step func(context.Context, sample.Program, sample.EffectOptions) error) func(*flag.FlagSet) action {
+	return func(fs *flag.FlagSet) action {
+		o := effectFlags(fs)
+		fs.StringVar(&o.Kind, "kind", "", "what `KIND` of effect it is, for example publish or notify")
+		return func(ctx context.Context, p sample.Program) error { return step(ctx, p, *o) }
+	}
+}
+
+func readCommand(read func(context.Context, sample.Program, string) error) func(*flag.FlagSet) action {
+	return func(fs *flag.FlagSet) action {
+		base := fs.String("url", defaultURL, "`URL` of the ledger")
+		return func(ctx context.Context, p sample.Program) error { return read(ctx, p, *base) }
+	}
 }
 
 func flakyCommand(fs *flag.FlagSet) action {
@@ -103,5 +118,7 @@ func ledgerCommand(fs *flag.FlagSet) action {
 	var o sample.LedgerOptions
 	fs.StringVar(&o.Addr, "addr", ":8080", "`ADDRESS` to listen on")
 	fs.StringVar(&o.File, "file", "", "`PATH` of the file that keeps the records; default: memory")
+	fs.DurationVar(&o.Policy.KeyTTL, "key-ttl", sample.DefaultKeyTTL, "how long to remember a key, a `DURATION`; then it is a new one")
+	fs.BoolVar(&o.Policy.StrictKeys, "strict-keys", false, "refuse keys that do not stand in quotation marks")
 	return func(ctx context.Context, p sample.Program) error { return sample.RunLedger(ctx, o, p.Stderr) }
 }

@@ -145,7 +145,7 @@ func TestResearchTwice(t *testing.T) {
 		if code != 0 {
 			t.Fatalf("%s: exit code %d\n%s", s.Name, code, w.log.String())
 		}
-		output, effects := readFile(t, first, "output.json"), w.ledger.List("")
+		output, effects := readFile(t, first, "output.json"), w.ledger.List(sample.Filter{})
 		second, code := w.attempt(s, "2")
 		if code != 0 {
 			t.Fatalf("%s, again: exit code %d\n%s", s.Name, code, w.log.String())
@@ -153,7 +153,7 @@ func TestResearchTwice(t *testing.T) {
 		if diff := cmp.Diff(output, readFile(t, second, "output.json")); diff != "" {
 			t.Errorf("%s: output (-first +second):\n%s", s.Name, diff)
 		}
-		if diff := cmp.Diff(effects, w.ledger.List(""), cmpopts.IgnoreFields(sample.Entry{}, "Count")); diff != "" {
+		if diff := cmp.Diff(effects, w.ledger.List(sample.Filter{}), cmpopts.IgnoreFields(sample.Entry{}, "Count")); diff != "" {
 			t.Errorf("%s: ledger (-first +second):\n%s", s.Name, diff)
 		}
 		if len(output) > stepexec.MaxInlineOutput {
@@ -161,7 +161,7 @@ func TestResearchTwice(t *testing.T) {
 		}
 		w.record(s.Name, output)
 	}
-	checkEffects(t, w.ledger.List("research"))
+	checkEffects(t, w.ledger.List(sample.Filter{Task: "research"}))
 }
 
 func checkEffects(t *testing.T, list []sample.Entry) {

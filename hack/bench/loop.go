@@ -129,7 +129,10 @@ func (l *bareLoop) run(ctx context.Context, task *v1alpha1.AgentTask) error {
 		l.mu.Lock()
 		l.ended[record.JobName] = done
 		l.mu.Unlock()
-		job := stepexec.Render(task, &task.Spec.Steps[i], &record, []byte("{}"), "runner")
+		job := stepexec.Render(task, stepexec.Attempt{
+			Step: record.Name, Record: &record.ActionStatus, Run: task.Spec.Steps[i].Run, Input: []byte("{}"),
+			Timeout: task.Spec.Steps[i].RunTimeout(), StartTimeout: task.Spec.Steps[i].StartDeadline(),
+		}, "runner")
 		if err := l.Create(ctx, job); err != nil {
 			return err
 		}
@@ -156,11 +159,14 @@ func (l *bareLoop) run(ctx context.Context, task *v1alpha1.AgentTask) error {
 
 func (l *bareLoop) record(task *v1alpha1.AgentTask, i int) v1alpha1.StepStatus {
 	step := &task.Spec.Steps[i]
-	action := stepexec.RunActionOf(step, []byte("{}"))
+	action := stepexec.RunActionOf(step.Name, v1alpha1.RoleMain, step.Run, []byte("{}"))
 	return v1alpha1.StepStatus{
-		Name: step.Name, Phase: v1alpha1.StepRunning, Attempt: 1, StartTime: task.CreationTimestamp,
-		IdempotencyKey: action.Key(string(task.UID)), ActionHash: action.Hash(), SpecHash: stepexec.SpecHash(step),
-		JobName: stepexec.JobName(task.Name, task.UID, step.Name, stepexec.RoleMain, 1),
+		Name: step.Name, SpecHash: stepexec.SpecHash(step),
+		ActionStatus: v1alpha1.ActionStatus{
+			Phase: v1alpha1.StepRunning, Attempt: 1, StartTime: task.CreationTimestamp,
+			IdempotencyKey: action.Key(string(task.UID)), ActionHash: action.Hash(),
+			JobName: stepexec.JobName(task.Name, task.UID, step.Name, v1alpha1.RoleMain, 1),
+		},
 	}
 }
 

@@ -17,7 +17,7 @@ func (d *decider) summarize() {
 	d.Status.ObservedGeneration = d.Task.Generation
 	done := 0
 	for i := range d.Status.Steps {
-		if d.Status.Steps[i].Phase == v1alpha1.StepSucceeded {
+		if d.Status.Steps[i].Phase.Done() {
 			done++
 		}
 	}
@@ -49,7 +49,7 @@ func (d *decider) state() state {
 	record := d.current()
 	switch {
 	case d.allDone():
-		return state{v1alpha1.TaskSucceeded, false, Problem{v1alpha1.ReasonCompleted, fmt.Sprintf("all %d steps succeeded", len(d.Task.Spec.Steps))}}
+		return state{v1alpha1.TaskSucceeded, false, Problem{v1alpha1.ReasonCompleted, d.completed()}}
 	case record != nil && record.Phase == v1alpha1.StepFailed:
 		return d.failed(record)
 	case d.Task.Spec.Cancel && (record == nil || record.Phase.Finished()):
@@ -60,6 +60,8 @@ func (d *decider) state() state {
 		return state{v1alpha1.TaskWaiting, true, *d.frozen}
 	case d.waiting != nil:
 		return state{v1alpha1.TaskWaiting, false, *d.waiting}
+	case record != nil && record.Phase == v1alpha1.StepUnknown:
+		return state{v1alpha1.TaskUnknown, !d.settling && !d.Task.Spec.Suspend, Problem{v1alpha1.ReasonOutcomeUnknown, d.unknownMessage(record)}}
 	}
 	return d.active(record)
 }
@@ -71,6 +73,10 @@ func (d *decider) active(record *v1alpha1.StepStatus) state {
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonRunning, fmt.Sprintf("step %s runs (attempt %d) as Job %s", record.Name, record.Attempt, record.JobName)}}
 	case record != nil && record.Phase == v1alpha1.StepStopping:
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonStopping, fmt.Sprintf("step %s is being stopped: %s", record.Name, record.Message)}}
+	case record != nil && record.Phase == v1alpha1.StepChecking:
+		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonChecking, fmt.Sprintf("the check of step %s runs", record.Name)}}
+	case record != nil && record.Phase == v1alpha1.StepVerifying:
+		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonVerifying, fmt.Sprintf("step %s is run twice, and what it leaves compared", record.Name)}}
 	case d.Task.Spec.Suspend:
 		return state{v1alpha1.TaskSuspended, false, Problem{v1alpha1.ReasonSuspended, "held by spec.suspend; set it to false to go on"}}
 	case record != nil && record.Phase == v1alpha1.StepRetrying:
@@ -83,8 +89,11 @@ func (d *decider) failed(record *v1alpha1.StepStatus) state {
 	if record.Reason == v1alpha1.ReasonDeadlineExceeded {
 		return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonDeadlineExceeded, d.deadlineMessage()}}
 	}
+	if record.Attempt == 0 {
+		return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonStepFailed, fmt.Sprintf("step %s failed before its first attempt: %s: %s", record.Name, record.Reason, record.Message)}}
+	}
 	message := fmt.Sprintf("step %s failed in attempt %d: %s: %s", record.Name, record.Attempt, record.Reason, record.Message)
-	if record.Reason != v1alpha1.ReasonInputInvalid && record.Reason != v1alpha1.ReasonInputTooLarge && d.Task.Spec.JobHistory != v1alpha1.JobHistoryNone {
+	if d.Task.Spec.JobHistory != v1alpha1.JobHistoryNone {
 		message += "; see kubectl logs job/" + record.JobName
 	}
 	return state{v1alpha1.TaskFailed, true, Problem{v1alpha1.ReasonStepFailed, message}}
@@ -99,20 +108,31 @@ func (d *decider) deadlineMessage() string {
 }
 
 func (d *decider) remaining() string {
-	done := 0
-	for i := range d.Status.Steps {
-		if d.Status.Steps[i].Phase == v1alpha1.StepSucceeded {
-			done++
-		}
-	}
-	return fmt.Sprintf("%d of %d steps had succeeded", done, len(d.Task.Spec.Steps))
+	return fmt.Sprintf("%d of %d steps had succeeded", d.count(v1alpha1.StepSucceeded), len(d.Task.Spec.Steps))
 }
 
-// allDone says whether the plan is completed: every step of it has succeeded, and it
-// is still the plan that ran.
+func (d *decider) completed() string {
+	if skipped := d.count(v1alpha1.StepSkipped); skipped > 0 {
+		return fmt.Sprintf("%d steps succeeded and %d were skipped by decision", d.count(v1alpha1.StepSucceeded), skipped)
+	}
+	return fmt.Sprintf("all %d steps succeeded", len(d.Task.Spec.Steps))
+}
+
+func (d *decider) count(phase v1alpha1.StepPhase) int {
+	n := 0
+	for i := range d.Status.Steps {
+		if d.Status.Steps[i].Phase == phase {
+			n++
+		}
+	}
+	return n
+}
+
+// allDone says whether the plan is completed: every step of it is done, and it is still
+// the plan that ran.
 func (d *decider) allDone() bool {
 	record := d.current()
-	return d.frozen == nil && record != nil && record.Phase == v1alpha1.StepSucceeded &&
+	return d.frozen == nil && record != nil && record.Phase.Done() &&
 		len(d.Status.Steps) == len(d.Task.Spec.Steps)
 }
 
@@ -154,6 +174,22 @@ func (d *decider) setConditions(s state) {
 	}
 	d.setOr(v1alpha1.ConditionSuspended, d.Task.Spec.Suspend && !finished,
 		Problem{v1alpha1.ReasonSuspended, "spec.suspend is true: nothing new is started"}, Problem{v1alpha1.ReasonNotSuspended, ""})
+	unknown := Problem{Reason: v1alpha1.ReasonOutcomeUnknown}
+	record := d.unknownRecord()
+	if record != nil {
+		unknown.Message = d.unknownMessage(record)
+	}
+	d.setOr(v1alpha1.ConditionOutcomeUnknown, record != nil, unknown, Problem{v1alpha1.ReasonOutcomesKnown, ""})
+}
+
+// unknownRecord is a step whose outcome is not known, or nil.
+func (d *decider) unknownRecord() *v1alpha1.StepStatus {
+	for i := range d.Status.Steps {
+		if d.Status.Steps[i].Unknown != nil {
+			return &d.Status.Steps[i]
+		}
+	}
+	return nil
 }
 
 // idleReason is why a task is not reconciling.

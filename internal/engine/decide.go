@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
 // Input is all that a decision depends on.
@@ -48,8 +49,10 @@ type World struct {
 	Pod *corev1.Pod
 	// JobVanished and PodVanished say that the object was seen and then seen to be deleted.
 	JobVanished, PodVanished bool
-	// LastPod is the last that was seen of a pod that vanished.
-	LastPod *corev1.Pod
+	// LastPod is the last that was seen of a pod that vanished. LastPodFinal says that
+	// this is how it was when it was deleted, and not merely an earlier sight of it.
+	LastPod      *corev1.Pod
+	LastPodFinal bool
 	// Blocked says what must go away before the attempt's pod can be made.
 	Blocked *Problem
 	// Conflict says whose object has the name of the attempt's Job or pod.
@@ -62,6 +65,13 @@ type World struct {
 	OutputProblem string
 	// Ended are Jobs of ended attempts that still lack their final status.
 	Ended []*batchv1.Job
+	// Held are pods of the task that the fence's finalizer holds.
+	Held []*corev1.Pod
+	// Decisions are the AgentDecisions on the task that were not answered, oldest first.
+	Decisions []*v1alpha1.AgentDecision
+	// Unguarded says which admission policies are missing, where some are: what the fence
+	// cannot refuse by itself is then not refused.
+	Unguarded string
 }
 
 // SeenPod is the current attempt's pod, or the last that was seen of it, or nil.
@@ -111,6 +121,13 @@ const (
 	// FinishJob gives the Job of an ended attempt its final status, or deletes it
 	// where jobHistory does not keep it.
 	FinishJob ActionKind = "FinishJob"
+	// OpenFence removes the scheduling gate of the one pod that the record names.
+	OpenFence ActionKind = "OpenFence"
+	// ReleasePod drops the fence's finalizer from a pod whose outcome is recorded, or from
+	// one that is left over, which is deleted too where it never started.
+	ReleasePod ActionKind = "ReleasePod"
+	// AnswerDecision writes into an AgentDecision what became of it.
+	AnswerDecision ActionKind = "AnswerDecision"
 	// DeleteTask deletes the task, whose TTL has passed.
 	DeleteTask ActionKind = "DeleteTask"
 )
@@ -118,21 +135,22 @@ const (
 // Action is one thing to do at the API server.
 type Action struct {
 	Kind ActionKind
-	// Step is the step, as it stands in the plan, of MakeJob.
-	Step *v1alpha1.Step
-	// Record is the step's record, of MakeJob.
-	Record *v1alpha1.StepStatus
-	// Input is the rendered input, of MakeJob.
-	Input []byte
+	// Attempt is what to make the Job from, of MakeJob.
+	Attempt *stepexec.Attempt
 	// Job is whose status to finish, of FinishJob; or the attempt's Job where only its
 	// pod is missing, of MakeJob.
 	Job *batchv1.Job
-	// Pod is what to delete, of StopPod.
+	// Pod is what to delete, of StopPod, to ungate, of OpenFence, or to let go, of ReleasePod.
 	Pod *corev1.Pod
+	// Leftover says that no record names the pod, of ReleasePod.
+	Leftover bool
 	// Verdict is the attempt's end, of FinishJob.
 	Verdict Verdict
 	// Keep says that jobHistory keeps the Job, of FinishJob.
 	Keep bool
+	// Decision is what to answer, and Answer what became of it, of AnswerDecision.
+	Decision *v1alpha1.AgentDecision
+	Answer   Problem
 }
 
 // Event is something a person wants to know.
@@ -151,6 +169,8 @@ type decider struct {
 	waiting *Problem
 	// ended is the verdict on the attempt that ended in this call.
 	ended *endedAttempt
+	// settling says that an unknown outcome is being settled without anybody's help.
+	settling bool
 }
 
 type endedAttempt struct {
@@ -166,6 +186,8 @@ func Decide(in Input) Decision {
 		return d.Decision
 	case d.Status.Phase.Finished():
 		d.finishJobs()
+		d.releasePods()
+		d.answerDecisions()
 		d.expire()
 		d.observeFinished()
 		return d.Decision
@@ -177,6 +199,8 @@ func Decide(in Input) Decision {
 		return Decision{Load: d.Load}
 	}
 	d.finishJobs()
+	d.releasePods()
+	d.answerDecisions()
 	d.summarize()
 	if d.Status.Phase.Finished() {
 		d.expire()
@@ -223,8 +247,12 @@ func (d *decider) advance() {
 			return
 		}
 	}
-	if d.mayStartNext() {
-		d.startNext()
+	if !d.mayStartNext() {
+		return
+	}
+	d.startNext()
+	if d.mayStartNext() { // it was done at once, and the next one's turn comes with the next call
+		d.wakeAfter(time.Millisecond)
 	}
 }
 
@@ -232,14 +260,14 @@ func (d *decider) advance() {
 func (d *decider) mayStartNext() bool {
 	record := d.current()
 	switch {
-	case record != nil && record.Phase != v1alpha1.StepSucceeded:
+	case record != nil && !record.Phase.Done():
 		return false
 	case len(d.Status.Steps) >= len(d.Task.Spec.Steps):
 		return false
 	case d.Task.Spec.Cancel, d.pastDeadline(), d.Task.Spec.Suspend:
 		return false
 	}
-	return d.frozen == nil
+	return d.frozen == nil && d.waiting == nil
 }
 
 // current is the record of the step that was started last.

@@ -31,23 +31,51 @@ func (d *decider) finishJob(a Action) {
 	d.Actions = append(d.Actions, a)
 }
 
-// superseded says whether a Job is of an earlier attempt of a step that has a record.
+// superseded says whether a Job is of an earlier attempt of an action that has a record.
 // One of a later attempt, or of a step without a record, is none of ours to end: the task
 // that was read may be old.
 func (d *decider) superseded(jobName string) bool {
 	base, attempt := stepexec.SplitJobName(jobName)
 	for i := range d.Status.Steps {
-		if own, current := stepexec.SplitJobName(d.Status.Steps[i].JobName); own == base && attempt < current {
+		record := &d.Status.Steps[i]
+		for _, action := range actionsOf(record) {
+			if own, current := stepexec.SplitJobName(action.JobName); own == base && attempt < current {
+				return true
+			}
+		}
+		if d.oldCheck(record, base) {
 			return true
 		}
 	}
 	return false
 }
 
-func (d *decider) recordOf(jobName string) *v1alpha1.StepStatus {
+// oldCheck says whether Jobs of this name are of a check of an earlier attempt.
+func (d *decider) oldCheck(record *v1alpha1.StepStatus, base string) bool {
+	for attempt := range record.Attempt {
+		name := stepexec.JobName(d.Task.Name, d.Task.UID, record.Name, jobRole(v1alpha1.RoleCheck, attempt), 1)
+		if own, _ := stepexec.SplitJobName(name); own == base {
+			return true
+		}
+	}
+	return false
+}
+
+// actionsOf are the records of all of a step's actions, its own first.
+func actionsOf(record *v1alpha1.StepStatus) []*v1alpha1.ActionStatus {
+	all := []*v1alpha1.ActionStatus{&record.ActionStatus}
+	for i := range record.Actions {
+		all = append(all, &record.Actions[i].ActionStatus)
+	}
+	return all
+}
+
+func (d *decider) recordOf(jobName string) *v1alpha1.ActionStatus {
 	for i := range d.Status.Steps {
-		if d.Status.Steps[i].JobName == jobName {
-			return &d.Status.Steps[i]
+		for _, action := range actionsOf(&d.Status.Steps[i]) {
+			if action.JobName == jobName {
+				return action
+			}
 		}
 	}
 	return nil

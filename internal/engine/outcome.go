@@ -11,7 +11,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
@@ -30,6 +29,8 @@ const (
 	Again
 	// TimedOut: the program ran into its timeout.
 	TimedOut
+	// NotStarted: the program provably never ran, and never will in this attempt.
+	NotStarted
 	// Lost: the infrastructure ended the attempt, or its outcome is not known.
 	Lost
 )
@@ -44,55 +45,15 @@ type Verdict struct {
 	RetryAfter time.Duration
 }
 
+// unknown says whether the program may have taken effect and left no word of its own.
+func (v *Verdict) unknown() bool { return v.Class == Lost || v.Class == TimedOut }
+
 func lost(reason, format string, args ...any) *Verdict {
 	return &Verdict{Class: Lost, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
-// verdict says how the current attempt ended, or nil while it has not provably ended.
-func (d *decider) verdict(record *v1alpha1.StepStatus) *Verdict {
-	stopped := record.Phase == v1alpha1.StepStopping
-	v := d.seenVerdict()
-	switch {
-	case v == nil && stopped && d.World.Pod == nil && d.World.Blocked == nil:
-		return lost(record.Reason, "%s", record.Message)
-	case v == nil:
-		return nil
-	case stopped && (v.Class == Lost || v.Class == TimedOut || d.World.Refusal != nil):
-		return lost(record.Reason, "%s", record.Message)
-	case d.World.Refusal != nil:
-		return nil
-	}
-	return v
-}
-
-// seenVerdict reads the attempt's end from what was observed.
-func (d *decider) seenVerdict() *Verdict {
-	if pod := d.World.SeenPod(); pod != nil {
-		if v := VerdictOf(pod); v != nil {
-			return d.withOutput(v)
-		}
-	}
-	switch {
-	case d.World.Pod != nil, d.World.Blocked != nil: // a pod of the attempt may still run
-		return nil
-	case d.World.JobVanished:
-		return lost(v1alpha1.ReasonJobDeleted, "its Job was deleted before the outcome was recorded")
-	case d.World.PodVanished:
-		return vanished(d.World.LastPod)
-	}
-	return nil
-}
-
-// withOutput turns a success whose large output cannot be kept into a loss.
-func (d *decider) withOutput(v *Verdict) *Verdict {
-	switch {
-	case v.Class != Success, d.World.Refusal != nil:
-	case d.World.OutputProblem != "":
-		return lost(v1alpha1.ReasonOutputLost, "its output could not be read back: %s", d.World.OutputProblem)
-	case v.Output == nil && d.World.Output == nil:
-		return lost(v1alpha1.ReasonOutputLost, "its output was not read back")
-	}
-	return v
+func notStarted(reason, format string, args ...any) *Verdict {
+	return &Verdict{Class: NotStarted, Reason: reason, Message: fmt.Sprintf(format, args...)}
 }
 
 // VerdictOf reads an attempt's end from its pod: nil while the program may still run.
@@ -167,13 +128,27 @@ func validLogOutput(o *stepexec.LogOutput) bool {
 	return o.Lines > 0 && o.Bytes > 0 && sha256Hex.MatchString(o.SHA256)
 }
 
+// stepEnd is how the step's container ended, or nil while it may run. Where kubelet
+// started it a second time, which the runner refuses, that is how it ended the first time,
+// as far as kubelet knows of it.
 func stepEnd(pod *corev1.Pod) *corev1.ContainerStateTerminated {
 	for i := range pod.Status.ContainerStatuses {
-		if s := &pod.Status.ContainerStatuses[i]; s.Name == stepexec.ContainerStep {
-			return s.State.Terminated
+		s := &pod.Status.ContainerStatuses[i]
+		if s.Name != stepexec.ContainerStep {
+			continue
 		}
+		first := s.LastTerminationState.Terminated
+		if end := s.State.Terminated; end == nil || first == nil || !secondStart(end) {
+			return end
+		}
+		return first
 	}
 	return nil
+}
+
+func secondStart(end *corev1.ContainerStateTerminated) bool {
+	result, _ := readResult(end)
+	return result != nil && result.Reason == v1alpha1.ReasonStartedTwice
 }
 
 // started says whether the program may have run.
@@ -196,7 +171,9 @@ func reasonOf(result *stepexec.Result) string {
 	switch result.Reason {
 	case v1alpha1.ReasonExitCode, v1alpha1.ReasonRetryRequested, v1alpha1.ReasonTimeout, v1alpha1.ReasonOutOfMemory,
 		v1alpha1.ReasonOutputInvalid, v1alpha1.ReasonOutputMissing, v1alpha1.ReasonOutputTooLarge, v1alpha1.ReasonOutputLost,
-		v1alpha1.ReasonCommandNotFound, v1alpha1.ReasonKilled, v1alpha1.ReasonResultInvalid:
+		v1alpha1.ReasonCommandNotFound, v1alpha1.ReasonKilled, v1alpha1.ReasonResultInvalid, v1alpha1.ReasonStartedTwice,
+		v1alpha1.ReasonInputInvalid, v1alpha1.ReasonKeyInvalid, v1alpha1.ReasonContainerConfig,
+		v1alpha1.ReasonHTTPStatus, v1alpha1.ReasonKeyReused, v1alpha1.ReasonConnection:
 		return result.Reason
 	}
 	switch result.Outcome {
@@ -234,7 +211,10 @@ func verdictOfEnd(pod *corev1.Pod, end *corev1.ContainerStateTerminated) *Verdic
 			return outOfMemory()
 		}
 	default:
-		return interrupted(pod, end, result)
+		v = interrupted(pod, end, result)
+		if result.NotStarted {
+			v.Class = NotStarted
+		}
 	}
 	return v
 }
@@ -309,17 +289,18 @@ func disruption(pod *corev1.Pod) string {
 // its init containers too, so they come last.
 func neverRan(pod *corev1.Pod) *Verdict {
 	if pod.Status.Reason == "DeadlineExceeded" {
-		return lost(v1alpha1.ReasonStartTimeout, "the pod did not start its program in time")
+		return notStarted(v1alpha1.ReasonStartTimeout, "the pod did not start its program in time")
 	}
 	if v := disrupted(pod); v != nil {
+		v.Class = NotStarted
 		return v
 	}
 	for _, s := range pod.Status.InitContainerStatuses {
 		if t := s.State.Terminated; t != nil && t.ExitCode != 0 {
-			return lost(v1alpha1.ReasonInitFailed, "init container %s ended with exit code %d: %s", s.Name, t.ExitCode, firstOf(t.Message, t.Reason))
+			return notStarted(v1alpha1.ReasonInitFailed, "init container %s ended with exit code %d: %s", s.Name, t.ExitCode, firstOf(t.Message, t.Reason))
 		}
 	}
-	return lost(v1alpha1.ReasonPodRejected, "the node refused the pod: %s", strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
+	return notStarted(v1alpha1.ReasonPodRejected, "the node refused the pod: %s", strings.TrimSpace(pod.Status.Reason+" "+pod.Status.Message))
 }
 
 // vanished says why a pod is gone whose end was not seen.
@@ -330,50 +311,6 @@ func vanished(last *corev1.Pod) *Verdict {
 		}
 	}
 	return lost(v1alpha1.ReasonPodLost, "its pod was deleted before its outcome was recorded")
-}
-
-// holdup says why a pod has not started, or nil where it merely takes its time.
-func holdup(pod *corev1.Pod) *Problem {
-	for _, list := range [][]corev1.ContainerStatus{pod.Status.InitContainerStatuses, pod.Status.ContainerStatuses} {
-		for _, s := range list {
-			if s.State.Waiting == nil {
-				continue
-			}
-			switch s.State.Waiting.Reason {
-			case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError", "RegistryUnavailable":
-				return &Problem{v1alpha1.ReasonImageUnavailable, fmt.Sprintf("image %s cannot be pulled: %s", s.Image, s.State.Waiting.Message)}
-			case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
-				return &Problem{v1alpha1.ReasonContainerConfig, fmt.Sprintf("container %s cannot be made: %s", s.Name, s.State.Waiting.Message)}
-			}
-		}
-	}
-	for _, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return &Problem{v1alpha1.ReasonUnschedulable, "no node takes its pod: " + firstOf(c.Message, c.Reason)}
-		}
-	}
-	return nil
-}
-
-func jobSuspended(job *batchv1.Job) bool {
-	return job != nil && job.Spec.Suspend != nil && *job.Spec.Suspend
-}
-
-// verdictOf makes a verdict from a record, for a Job whose status is written later.
-func verdictOf(record *v1alpha1.StepStatus) Verdict {
-	if record.Phase == v1alpha1.StepSucceeded {
-		return Verdict{Class: Success}
-	}
-	return Verdict{Class: Final, Reason: record.Reason, Message: record.Message}
-}
-
-func firstOf(values ...string) string {
-	for _, v := range values {
-		if v != "" {
-			return v
-		}
-	}
-	return ""
 }
 
 // shorten cuts a message to what a record may hold, which is also the longest note that

@@ -4,7 +4,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -25,7 +24,7 @@ func (d *decider) checkPlan() {
 	d.Status.PlanHash = stepexec.PlanHash(d.Task.Spec.Steps)
 	d.frozen = d.planChanged()
 	if d.frozen == nil {
-		d.frozen = ValidatePlan(d.Task.Spec.Steps)
+		d.frozen = ValidatePlan(d.Task)
 	}
 }
 
@@ -56,70 +55,19 @@ func (d *decider) planChanged() *Problem {
 	return nil
 }
 
-// ValidatePlan checks what the API server cannot: that each expression can be
-// compiled and refers only to steps before it, and that each action is of a kind that
-// this version knows.
-func ValidatePlan(steps []v1alpha1.Step) *Problem {
-	var earlier []string
-	for i := range steps {
-		if err := checkStep(&steps[i], earlier); err != nil {
-			return &Problem{v1alpha1.ReasonInvalidPlan, fmt.Sprintf("spec.steps[%d] (%s): %v", i, steps[i].Name, err)}
-		}
-		earlier = append(earlier, steps[i].Name)
-	}
-	return nil
-}
-
-func checkStep(step *v1alpha1.Step, earlier []string) error {
-	if step.Run == nil {
-		return errors.New("it has no action that this version of the operator knows; give run")
-	}
-	for _, e := range step.Run.Env {
-		if strings.Contains(e.Value, "${") {
-			return fmt.Errorf("run.env %s: values must not hold expressions (${...}); give the value in the step's input", e.Name)
-		}
-	}
-	if step.Input == nil {
-		return nil
-	}
-	template, err := expr.Compile("input", step.Input.Raw)
-	if err != nil {
-		return err
-	}
-	return template.Check(earlier)
-}
-
-// render evaluates a step's input, or asks for the outputs that it needs.
-func (d *decider) render(step *v1alpha1.Step) ([]byte, *Problem) {
-	if step.Input == nil {
-		return []byte("{}"), nil
-	}
-	template, err := expr.Compile("input", step.Input.Raw)
-	if err != nil {
-		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
-	}
-	vars, problem := d.vars(template)
-	if problem != nil || len(d.Load) > 0 {
-		return nil, problem
-	}
-	input, err := template.Render(vars)
-	if err != nil {
-		return nil, &Problem{v1alpha1.ReasonInputInvalid, err.Error()}
-	}
-	if len(input) > v1alpha1.MaxInput {
-		return nil, &Problem{v1alpha1.ReasonInputTooLarge, fmt.Sprintf(
-			"the rendered input has %d bytes, and at most %d may be given to a program; pass a reference to it instead", len(input), v1alpha1.MaxInput)}
-	}
-	return input, nil
-}
-
-// vars gathers what a template refers to.
-func (d *decider) vars(template *expr.Template) (expr.Vars, *Problem) {
-	vars := expr.Vars{
+// plainVars are what an expression may read of the task itself.
+func (d *decider) plainVars(key string) expr.Vars {
+	return expr.Vars{
+		Key:    key,
 		Params: paramsOf(d.Task),
 		Task:   expr.Task{Name: d.Task.Name, Namespace: d.Task.Namespace, UID: string(d.Task.UID), RunID: d.Status.RunID},
 		Steps:  map[string]expr.StepVars{},
 	}
+}
+
+// vars gathers what a template refers to.
+func (d *decider) vars(template *expr.Template, key string) (expr.Vars, *Problem) {
+	vars := d.plainVars(key)
 	needed := d.needed(template)
 	if problem := tooMuch(needed); problem != nil {
 		return vars, problem
@@ -134,7 +82,7 @@ func (d *decider) vars(template *expr.Template) (expr.Vars, *Problem) {
 	return vars, nil
 }
 
-// needed are the records of succeeded steps that a template may read.
+// needed are the records of finished steps that a template may read.
 func (d *decider) needed(template *expr.Template) []*v1alpha1.StepStatus {
 	wanted := map[string]bool{}
 	for _, name := range template.Steps() {
@@ -143,7 +91,7 @@ func (d *decider) needed(template *expr.Template) []*v1alpha1.StepStatus {
 	var needed []*v1alpha1.StepStatus
 	for i := range d.Status.Steps {
 		record := &d.Status.Steps[i]
-		if record.Phase == v1alpha1.StepSucceeded && (wanted[record.Name] || template.Dynamic()) {
+		if record.Phase.Done() && (wanted[record.Name] || template.Dynamic()) {
 			needed = append(needed, record)
 		}
 	}

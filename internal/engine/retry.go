@@ -67,28 +67,28 @@ func (p policy) wait(n int32, retryAfter time.Duration, rand float64) time.Durat
 }
 
 // retryOrFail gives a failed attempt its next one, where its kind and the policy allow.
-func (d *decider) retryOrFail(record *v1alpha1.StepStatus, v Verdict) {
-	p := policyOf(d.stepOf(record))
+func (d *decider) retryOrFail(a activity, v Verdict) {
+	p := policyOf(a.step)
 	if v.Class == Final || (v.Class == TimedOut && !p.onTimeout) {
-		d.finish(record, v1alpha1.StepFailed, v.Reason, v.Message)
+		d.finish(a, v1alpha1.StepFailed, v.Reason, v.Message)
 		return
 	}
-	if record.FirstFailureTime == nil {
-		record.FirstFailureTime = new(metav1.NewTime(d.Now))
+	if a.FirstFailureTime == nil {
+		a.FirstFailureTime = new(metav1.NewTime(d.Now))
 	}
-	if record.Attempt > p.limit {
-		d.finish(record, v1alpha1.StepFailed, v.Reason, fmt.Sprintf("%s; no retry left: retry.limit of %d is reached", v.Message, p.limit))
+	if a.Attempt > p.limit {
+		d.finish(a, v1alpha1.StepFailed, v.Reason, fmt.Sprintf("%s; no retry left: retry.limit of %d is reached", v.Message, p.limit))
 		return
 	}
-	next := d.Now.Add(p.wait(record.Attempt-1, v.RetryAfter, d.Rand()))
-	if last := record.FirstFailureTime.Add(p.maxElapsed); next.After(last) {
-		d.finish(record, v1alpha1.StepFailed, v.Reason, fmt.Sprintf("%s; no retry left: the next one would start after retry.maxElapsed of %s", v.Message, p.maxElapsed))
+	next := d.Now.Add(p.wait(a.Attempt-1, v.RetryAfter, d.Rand()))
+	if last := a.FirstFailureTime.Add(p.maxElapsed); next.After(last) {
+		d.finish(a, v1alpha1.StepFailed, v.Reason, fmt.Sprintf("%s; no retry left: the next one would start after retry.maxElapsed of %s", v.Message, p.maxElapsed))
 		return
 	}
-	record.Phase = v1alpha1.StepRetrying
-	record.Reason, record.Message = v.Reason, shorten(v.Message)
-	record.NextAttemptTime = new(metav1.NewMicroTime(next))
+	a.Phase = v1alpha1.StepRetrying
+	a.Reason, a.Message = v.Reason, shorten(v.Message)
+	a.NextAttemptTime = new(metav1.NewMicroTime(next))
 	d.wakeAt(next)
-	d.event(true, v1alpha1.EventStepRetrying, fmt.Sprintf("step %s attempt %d of at most %d ended: %s: %s; next at %s",
-		record.Name, record.Attempt, p.limit+1, v.Reason, v.Message, next.UTC().Format(time.RFC3339)))
+	d.event(true, v1alpha1.EventStepRetrying, fmt.Sprintf("%s attempt %d of at most %d ended: %s: %s; next at %s",
+		a.name(), a.Attempt, p.limit+1, v.Reason, v.Message, next.UTC().Format(time.RFC3339)))
 }

@@ -44,7 +44,8 @@ var ErrStuck = errors.New("the task waits for something that does not come")
 
 // Run drives the task until it ends. The task's status is changed.
 func (s Simulation) Run(task *v1alpha1.AgentTask, start time.Time) error {
-	w := &simulated{task: task, now: start, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, program: s.Program}
+	w := &simulated{task: task, now: start, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{},
+		attempts: map[string]*stepexec.Attempt{}, program: s.Program}
 	limit := s.MaxDecisions
 	if limit == 0 {
 		limit = 100 * (len(task.Spec.Steps) + 1)
@@ -75,20 +76,21 @@ func (s Simulation) Run(task *v1alpha1.AgentTask, start time.Time) error {
 }
 
 type simulated struct {
-	task    *v1alpha1.AgentTask
-	now     time.Time
-	jobs    map[string]*batchv1.Job
-	pods    map[string]*corev1.Pod
-	program func(Attempt) stepexec.Result
+	task *v1alpha1.AgentTask
+	now  time.Time
+	jobs map[string]*batchv1.Job
+	pods map[string]*corev1.Pod
+	// attempts are what the pods were made for, by name.
+	attempts map[string]*stepexec.Attempt
+	program  func(Attempt) stepexec.Result
 }
 
 func (w *simulated) world() World {
-	steps := w.task.Status.Steps
-	if len(steps) == 0 {
-		return World{}
+	world := World{}
+	if current := CurrentOf(w.task); current != nil {
+		world.Job, world.Pod = w.jobs[current.JobName], w.pods[current.JobName]
 	}
-	name := steps[len(steps)-1].JobName
-	return World{Job: w.jobs[name], Pod: w.pods[name]}
+	return world
 }
 
 // act does the actions, and says whether there is something new to decide upon.
@@ -99,29 +101,43 @@ func (w *simulated) act(actions []Action) bool {
 		case MakeJob:
 			w.makeJob(a)
 			changed = true
+		case OpenFence:
+			w.run(w.pods[a.Pod.Name])
+			changed = true
 		case StopPod:
 			delete(w.pods, a.Pod.Name)
 			changed = true
 		case FinishJob:
 			delete(w.jobs, a.Job.Name)
 			delete(w.pods, a.Job.Name)
-		case DeleteTask:
+		case ReleasePod, AnswerDecision, DeleteTask:
 		}
 	}
 	return changed
 }
 
-// makeJob makes the Job and its pod, whose program ends at once.
+// makeJob makes the Job and its pod, whose program ends at once, unless the fence keeps
+// it.
 func (w *simulated) makeJob(a Action) {
-	job := stepexec.Render(w.task, a.Step, a.Record, a.Input, "runner")
+	job := stepexec.Render(w.task, *a.Attempt, "runner")
 	job.UID = types.UID("job-" + job.Name)
 	job.CreationTimestamp = metav1.NewTime(w.now)
 	pod := stepexec.PodOf(job)
 	pod.UID = types.UID("pod-" + pod.Name)
 	pod.CreationTimestamp = metav1.NewTime(w.now)
+	w.jobs[job.Name], w.pods[pod.Name], w.attempts[pod.Name] = job, pod, a.Attempt
+	if !stepexec.Gated(pod) {
+		w.run(pod)
+	}
+}
+
+// run lets a pod's program run to its end.
+func (w *simulated) run(pod *corev1.Pod) {
+	attempt := w.attempts[pod.Name]
+	pod.Spec.SchedulingGates = nil
 	result := stepexec.Result{Outcome: stepexec.OutcomeSucceeded}
 	if w.program != nil {
-		result = w.program(Attempt{Step: a.Step.Name, Key: a.Record.IdempotencyKey, Number: a.Record.Attempt, Input: a.Input})
+		result = w.program(Attempt{Step: attempt.Step, Key: attempt.Record.IdempotencyKey, Number: attempt.Record.Attempt, Input: attempt.Input})
 	}
 	result.Version = stepexec.ResultVersion
 	message, err := json.Marshal(result)
@@ -132,5 +148,4 @@ func (w *simulated) makeJob(a Action) {
 		Name:  stepexec.ContainerStep,
 		State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: string(message), FinishedAt: metav1.NewTime(w.now)}},
 	}}
-	w.jobs[job.Name], w.pods[pod.Name] = job, pod
 }

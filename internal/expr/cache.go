@@ -20,8 +20,9 @@ const (
 
 type cacheKey [sha256.Size]byte
 
-func keyOf(root string, doc []byte) cacheKey {
+func keyOf(root string, doc []byte, scope Scope) cacheKey {
 	h := sha256.New()
+	h.Write([]byte{scope.bits()})
 	h.Write([]byte(root))
 	h.Write([]byte{0})
 	h.Write(doc)

@@ -58,11 +58,11 @@ type compiler struct {
 	count int    // of expressions
 }
 
-func compile(root string, doc []byte) (*Template, error) {
+func compile(root string, doc []byte, scope Scope) (*Template, error) {
 	if len(doc) > maxDocument {
 		return nil, &Error{Path: root, Cause: fmt.Sprintf("the document has %d bytes, at most %d may be", len(doc), maxDocument)}
 	}
-	c := compiler{dec: jsontext.NewDecoder(bytes.NewReader(doc)), t: &Template{}}
+	c := compiler{dec: jsontext.NewDecoder(bytes.NewReader(doc)), t: &Template{root: root, refs: references{scope: scope}}}
 	at := &place{name: root}
 	if err := c.value(at, 0); err != nil {
 		return nil, err
@@ -192,11 +192,11 @@ func (c *compiler) string(at *place, s string) error {
 		if c.count++; c.count > maxExpressions {
 			return &Error{Path: t.path, Cause: fmt.Sprintf("more than %d expressions", maxExpressions)}
 		}
-		program, err := compileExpr(t.path, s.text, len(segments) > 1, &c.t.refs)
+		program, kind, err := compileExpr(t.path, s.text, len(segments) > 1, &c.t.refs)
 		if err != nil {
 			return err
 		}
-		t.items = append(t.items, item{src: s.text, program: program})
+		t.items = append(t.items, item{src: s.text, program: program, kind: kind})
 	}
 	c.t.parts = append(c.t.parts, part{lit: c.lit, text: t})
 	c.lit = nil

@@ -52,8 +52,22 @@
 //	steps['find-order']      output (absent before there is one), phase, attempt
 //
 // A name with a '-' cannot follow a dot: steps.a-b is a subtraction. Other fields of
-// task and of a step are errors when the document is compiled. A comprehension may not name its
-// variable params, task or steps.
+// task and of a step are errors when the document is compiled.
+//
+// A Scope adds variables for the places that know them:
+//
+//	key                      the step's idempotency key, a string
+//	result                   the output of a check, any value
+//
+// A comprehension may not give its variable the name of one of these that is known in
+// its place.
+//
+// # Fields that are not JSON
+//
+// A field that is a string, such as a URL, is compiled by CompileString or CompileBool
+// and rendered by RenderString or RenderBool. A value of another type is an error,
+// where possible when the field is compiled: "${params.n}" that gives a number is no
+// URL, "${string(params.n)}" and "n-${params.n}" are.
 //
 // # Functions
 //
@@ -63,6 +77,7 @@
 //
 //	json(x)         canonical JSON text of any value
 //	parseJSON(s)    the value of a JSON text
+//	urlEncode(s)    s percent-encoded: all but A-Z a-z 0-9 - . _ ~ as %XX of its UTF-8
 //
 // There is no now() and nothing random.
 //

@@ -39,10 +39,24 @@ var sizer = []types.SizeCalculatorOption{
 	types.SizeCalculatorMaxTraversal(maxValue),
 }
 
-// environment is the one CEL environment, made when first needed. The libraries'
+// environments are the CEL environments, one for each scope, made when first needed.
+var environments = func() (out [4]func() (*cel.Env, error)) {
+	for i := range out {
+		out[i] = sync.OnceValues(func() (*cel.Env, error) {
+			base, err := plainEnvironment()
+			if err != nil {
+				return nil, err
+			}
+			return base.Extend(scopeOf(byte(i)).variables()...)
+		})
+	}
+	return out
+}()
+
+// plainEnvironment is the environment of the plain scope, made once. The libraries'
 // versions are pinned, since what a function does must not change under a plan's keys,
 // to the last without cost models of their own: pricer prices every call.
-var environment = sync.OnceValues(func() (*cel.Env, error) {
+var plainEnvironment = sync.OnceValues(func() (*cel.Env, error) {
 	withoutMatches := env.NewLibrarySubset().AddExcludedFunctions(env.NewFunction(overloads.Matches))
 	base, err := cel.NewCustomEnv(
 		cel.StdLib(cel.StdLibSubset(withoutMatches)),
@@ -77,8 +91,8 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	return base.Extend(guards...)
 })
 
-// ownFunctions are json, parseJSON, string of a large integer, and matches, which the
-// standard library declares so that it cannot be guarded.
+// ownFunctions are json, parseJSON, urlEncode, string of a large integer, and matches,
+// which the standard library declares so that it cannot be guarded.
 func ownFunctions() cel.EnvOption {
 	return cel.Lib(library{})
 }
@@ -109,6 +123,8 @@ func (library) CompileOptions() []cel.EnvOption {
 				}
 				return val
 			}))),
+		cel.Function("urlEncode", cel.Overload("url_encode_string", []*cel.Type{cel.StringType}, cel.StringType,
+			cel.UnaryBinding(func(v ref.Val) ref.Val { return types.String(urlEncode(string(v.(types.String)))) }))),
 		cel.Function("string", cel.Overload("big_integer_to_string", []*cel.Type{bigIntegerType}, cel.StringType,
 			cel.UnaryBinding(func(v ref.Val) ref.Val { return v.ConvertToType(types.StringType) }))),
 		cel.Function(overloads.Matches,
@@ -120,31 +136,32 @@ func (library) CompileOptions() []cel.EnvOption {
 // ProgramOptions are none.
 func (library) ProgramOptions() []cel.ProgramOption { return nil }
 
-// compileExpr makes the program of one expression. inText says that its value will be
-// put into text.
-func compileExpr(path, src string, inText bool, refs *references) (cel.Program, error) {
+// compileExpr makes the program of one expression, and says what kind its value will be
+// as far as that is known. inText says that the value will be put into text.
+func compileExpr(path, src string, inText bool, refs *references) (cel.Program, types.Kind, error) {
 	if len(src) > maxExpr {
-		return nil, &Error{Path: path, Expr: src, Cause: fmt.Sprintf("an expression may have at most %d bytes, this one has %d", maxExpr, len(src))}
+		return nil, 0, &Error{Path: path, Expr: src, Cause: fmt.Sprintf("an expression may have at most %d bytes, this one has %d", maxExpr, len(src))}
 	}
-	celEnv, err := environment()
+	celEnv, err := environments[refs.scope.bits()]()
 	if err != nil {
-		return nil, fmt.Errorf("expression environment: %w", err)
+		return nil, 0, fmt.Errorf("expression environment: %w", err)
 	}
 	ast, issues := celEnv.Compile(src)
 	if issues.Err() != nil {
-		return nil, compileError(path, src, issues)
+		return nil, 0, compileError(path, src, issues, refs.scope)
 	}
 	if err := refs.collect(path, src, ast.NativeRep()); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
+	kind := ast.OutputType().Kind()
 	if inText {
-		switch ast.OutputType().Kind() {
+		switch kind {
 		case types.NullTypeKind:
-			return nil, &Error{Path: path, Expr: src, Cause: notText("null").Error()}
+			return nil, 0, &Error{Path: path, Expr: src, Cause: notText("null").Error()}
 		case types.ListKind:
-			return nil, &Error{Path: path, Expr: src, Cause: notText("a list").Error()}
+			return nil, 0, &Error{Path: path, Expr: src, Cause: notText("a list").Error()}
 		case types.MapKind:
-			return nil, &Error{Path: path, Expr: src, Cause: notText("a map").Error()}
+			return nil, 0, &Error{Path: path, Expr: src, Cause: notText("a map").Error()}
 		}
 	}
 	program, err := celEnv.Program(ast,
@@ -157,10 +174,13 @@ func compileExpr(path, src string, inText bool, refs *references) (cel.Program, 
 		cel.CustomDecoratorV2(sortMapLiterals),
 	)
 	if err != nil {
-		return nil, &Error{Path: path, Expr: src, Cause: err.Error()}
+		return nil, 0, &Error{Path: path, Expr: src, Cause: err.Error()}
 	}
-	return program, nil
+	return program, kind, nil
 }
+
+// noResult is CEL's word for a result that was not given.
+const noResult = "no such attribute(s): result"
 
 // evalCause is what a failed evaluation means, in words.
 func evalCause(err error) string {
@@ -173,7 +193,11 @@ func evalCause(err error) string {
 			return fmt.Sprintf("a value gets larger than %d elements and characters, or too deep", maxValue)
 		}
 	}
-	return strings.TrimSuffix(err.Error(), " (in container '')")
+	cause := strings.TrimSuffix(err.Error(), " (in container '')")
+	if cause == noResult {
+		return "there is no result: the check gave no output"
+	}
+	return cause
 }
 
 var costExceeded = fmt.Sprintf("the expressions of this value cost more than %d to evaluate", maxCost)

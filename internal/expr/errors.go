@@ -66,7 +66,7 @@ func shorten(s string, n int) string {
 }
 
 // compileError turns the first of CEL's issues into an Error.
-func compileError(path, src string, issues *cel.Issues) *Error {
+func compileError(path, src string, issues *cel.Issues, scope Scope) *Error {
 	e := &Error{Path: path, Expr: src, Cause: issues.Err().Error()}
 	all := issues.Errors()
 	if len(all) == 0 {
@@ -82,6 +82,9 @@ func compileError(path, src string, issues *cel.Issues) *Error {
 		e.Cause = e.Cause[:i]
 	}
 	e.Cause = strings.ReplaceAll(e.Cause, " (in container '')", "")
+	if name, ok := strings.CutPrefix(e.Cause, "undeclared reference to "); ok {
+		e.Cause += scope.hint(strings.Trim(name, "'"))
+	}
 	if m := dashedStep.FindStringSubmatch(src); m != nil && (strings.Contains(e.Cause, "undeclared reference") || strings.Contains(e.Cause, "'_-_'")) {
 		e.Cause += fmt.Sprintf("; a step's name with '-' is written steps['%s']", m[1])
 	}

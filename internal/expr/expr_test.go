@@ -23,18 +23,18 @@ func FuzzCompile(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":"${params.x + 1}","b":["$${","${steps['a'].output}",1.5e3,null]}`, `"${'}'}"`, `"${ {'a': 1}['a'] }"`,
 		`"a ${r'\\'} b ${'''x'''}"`, `"${\"\"\"}\"\"\""`, `"${params.x // }\n}"`, `12345678901234567890`, `"$"`, `{"a":{"b":[]}}`,
-		`"${[1,2].map(x, x * 2)}"`, `"${'a'.replace('', 'b')}"`, `"${b'\\x00'}"`, `1e400`, `-0`, `"\ud800"`,
+		`"${[1,2].map(x, x * 2)}"`, `"${'a'.replace('', 'b')}"`, `"${b'\\x00'}"`, `"${urlEncode(key)}${result.a}"`, `1e400`, `-0`, `"\ud800"`,
 	} {
 		f.Add(seed)
 	}
-	vars := Vars{Params: []byte(`{"x":1}`), Steps: map[string]StepVars{"a": {Output: []byte(`{"b":[1,"c"]}`)}}}
+	vars := Vars{Params: []byte(`{"x":1}`), Steps: map[string]StepVars{"a": {Output: []byte(`{"b":[1,"c"]}`)}}, Key: "k-1", Result: []byte(`{"a":1}`)}
 	oneLineError := func(t *testing.T, err error) {
 		if err != nil && strings.ContainsAny(err.Error(), "\n\r") {
 			t.Errorf("the error has more than one line: %q", err)
 		}
 	}
 	f.Fuzz(func(t *testing.T, doc string) {
-		tmpl, err := compile("input", []byte(doc))
+		tmpl, err := compile("input", []byte(doc), Scope{Key: true, Result: true})
 		oneLineError(t, err)
 		if err != nil {
 			return
@@ -67,7 +67,7 @@ func FuzzEscape(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		s = strings.ToValidUTF8(s, "?")
-		tmpl, err := compile("input", []byte(quote(Escape(s))))
+		tmpl, err := compile("input", []byte(quote(Escape(s))), Scope{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func TestRenderIsDeterministic(t *testing.T) {
 	}
 	first := ""
 	for range 50 {
-		tmpl, err := compile("input", doc)
+		tmpl, err := compile("input", doc, Scope{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -146,7 +146,7 @@ func TestRenderedBytesAreTheCallers(t *testing.T) {
 }
 
 func TestCacheForgetsWhatWasUsedLongestAgo(t *testing.T) {
-	key := func(i int) cacheKey { return keyOf("k", []byte{byte(i)}) }
+	key := func(i int) cacheKey { return keyOf("k", []byte{byte(i)}, Scope{}) }
 	kept := func(c *cache) (out []int) {
 		for i := range 10 {
 			if _, ok := c.entries[key(i)]; ok {
@@ -219,7 +219,7 @@ func BenchmarkRender(b *testing.B) {
 func BenchmarkCompile(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := compile("input", benchDoc); err != nil {
+		if _, err := compile("input", benchDoc, Scope{}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -90,6 +90,8 @@ func attacks() map[string]attack {
 		"sort again and again":                        {"lists.range(10000).map(i, params.numbers.sort()[0])", costs},
 		"trim again and again":                        {"lists.range(10000).map(i, size(params.text.trim()))", costs},
 		"quote again and again":                       {"lists.range(10000).map(i, strings.quote(params.text) == 'a')", costs},
+		"urlEncode again and again":                   {"lists.range(10000).map(i, size(urlEncode(params.text)))", costs},
+		"urlEncode of what urlEncode made":            {"[[[params.text].map(x, urlEncode(x + '%'))[0]].map(x, urlEncode(x + x))[0]].map(x, urlEncode(x + x))[0]", large},
 		"conversions again and again":                 {"lists.range(10000).map(i, string(bytes(params.text)) == 'a')", costs},
 		"split again and again":                       {"lists.range(10000).map(i, params.text.split('b')[0] == 'a')", costs},
 		"character by character":                      {"lists.range(10000).map(i, params.text.charAt(499999))", costs},
@@ -101,20 +103,39 @@ func attacks() map[string]attack {
 	}
 }
 
+// check compiles and renders the expression, and wants what stops it.
+func (a attack) check(t *testing.T, scope Scope, vars Vars) {
+	t.Helper()
+	tmpl, err := CompileIn("input", []byte(quote("${"+a.src+"}")), scope)
+	if err == nil {
+		_, err = tmpl.Render(vars)
+	}
+	if a.want != anything && (err == nil || !strings.Contains(err.Error(), a.want)) {
+		t.Errorf("error %v, want one with %q", err, a.want)
+	}
+	t.Log(err)
+}
+
 func TestNoExpressionEatsTheOperator(t *testing.T) {
 	params := bigParams(t)
-	for name, tc := range attacks() {
-		t.Run(name, func(t *testing.T) {
-			doc := quote("${" + tc.src + "}")
-			tmpl, err := Compile("input", []byte(doc))
-			if err == nil {
-				_, err = tmpl.Render(Vars{Params: params})
-			}
-			if tc.want != anything && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-				t.Errorf("error %v, want one with %q", err, tc.want)
-			}
-			t.Log(err)
-		})
+	for name, a := range attacks() {
+		t.Run(name, func(t *testing.T) { a.check(t, Scope{}, Vars{Params: params}) })
+	}
+}
+
+func TestEveryScopeHasTheLimits(t *testing.T) {
+	result := bigParams(t)
+	all := attacks()
+	for _, name := range []string{
+		"nested comprehensions", "a long range", "a string doubled and doubled", "a text put between all characters",
+		"regex.replace", "a long regular expression", "a high precision", "urlEncode again and again",
+	} {
+		a, ok := all[name]
+		if !ok {
+			t.Fatalf("no attack is called %q", name)
+		}
+		a.src = strings.ReplaceAll(a.src, "params", "result")
+		t.Run(name, func(t *testing.T) { a.check(t, Scope{Key: true, Result: true}, Vars{Key: "k", Result: result}) })
 	}
 }
 

@@ -20,7 +20,6 @@ const maxListed = 20
 var (
 	taskFields = []string{"name", "namespace", "uid", "runID"}
 	stepFields = []string{"output", "phase", "attempt"}
-	variables  = []string{"params", "task", "steps"}
 
 	// dashedStep finds steps.find-order, which is a subtraction.
 	dashedStep = regexp.MustCompile(`\bsteps\.([a-z0-9]+(?:-[a-z0-9]+)+)`)
@@ -31,9 +30,10 @@ type reference struct{ path, src, step string }
 
 // references are what the expressions of a document refer to.
 type references struct {
+	scope Scope
 	steps []reference
-	// dynamic: some step is chosen at evaluation. params: the params are read.
-	dynamic, params bool
+	// dynamic: some step is chosen at evaluation. params, key and result: these are read.
+	dynamic, params, key, result bool
 }
 
 // names are the steps referred to, sorted, each once.
@@ -95,6 +95,10 @@ func (w *walker) walk(e ast.Expr) {
 			w.refs.dynamic = true
 		case "params":
 			w.refs.params = true
+		case "key":
+			w.refs.key = w.refs.scope.Key
+		case "result":
+			w.refs.result = w.refs.scope.Result
 		}
 	case ast.SelectKind:
 		w.walk(e.AsSelect().Operand())
@@ -128,7 +132,7 @@ func (w *walker) walkAll(exprs []ast.Expr) {
 func (w *walker) comprehension(e ast.Expr) {
 	c := e.AsComprehension()
 	for _, name := range []string{c.IterVar(), c.IterVar2(), c.AccuVar()} {
-		if slices.Contains(variables, name) {
+		if w.refs.scope.has(name) {
 			w.fail(e, "%s is a variable already: give the comprehension's variable another name", name)
 		}
 	}

@@ -23,6 +23,10 @@ type Vars struct {
 	// Steps are the steps that have begun, by name. Only those that a template names
 	// need to be given; all of them if it is Dynamic.
 	Steps map[string]StepVars
+	// Key is the step's idempotency key. A template that reads it refuses an empty one.
+	Key string
+	// Result is the output of a check, JSON. Empty: there is none, and reading it fails.
+	Result []byte
 }
 
 // Task is what expressions read of the task itself.
@@ -38,6 +42,7 @@ type StepVars struct {
 
 // Template is a compiled document. It is immutable and safe for concurrent use.
 type Template struct {
+	root   string
 	parts  []part
 	refs   references
 	steps  []string
@@ -62,6 +67,7 @@ type item struct {
 	lit     string
 	src     string
 	program cel.Program
+	kind    types.Kind // of the program's value, as far as known
 }
 
 // whole reports whether the string is one expression and nothing else.
@@ -71,13 +77,17 @@ var compiled = newCache(cacheEntries, cacheWeight)
 
 // Compile reads a JSON document and compiles the expressions in its strings. root is
 // what errors call the document: with the root input they read input.body.to. Compiling
-// the same document again costs one hash of it.
-func Compile(root string, doc []byte) (*Template, error) {
-	key := keyOf(root, doc)
+// the same document again costs one hash of it. The expressions may read params, task and
+// steps.
+func Compile(root string, doc []byte) (*Template, error) { return CompileIn(root, doc, Scope{}) }
+
+// CompileIn is Compile with the variables of scope beside params, task and steps.
+func CompileIn(root string, doc []byte, scope Scope) (*Template, error) {
+	key := keyOf(root, doc, scope)
 	if t, ok := compiled.get(key); ok {
 		return t, nil
 	}
-	t, err := compile(root, doc)
+	t, err := compile(root, doc, scope)
 	if err != nil {
 		return nil, err
 	}
@@ -91,6 +101,9 @@ func (t *Template) Steps() []string { return append([]string(nil), t.steps...) }
 // Dynamic reports whether an expression chooses a step while it is evaluated, as
 // steps[params.which] does, so that Steps may not be all.
 func (t *Template) Dynamic() bool { return t.refs.dynamic }
+
+// UsesKey reports whether an expression reads the idempotency key.
+func (t *Template) UsesKey() bool { return t.refs.key }
 
 // Literal reports whether the document holds no expression: every render is the same.
 func (t *Template) Literal() bool { return len(t.parts) == 1 && t.parts[0].text == nil }
@@ -118,17 +131,14 @@ func (t *Template) Render(vars Vars) ([]byte, error) {
 		}
 	}
 	if len(r.out) > maxOutput {
-		return nil, &Error{Path: t.root(), Cause: errTooLarge.Error()}
+		return nil, &Error{Path: t.root, Cause: errTooLarge.Error()}
 	}
 	doc, err := stepexec.Canonical(r.out)
 	if err != nil {
-		return nil, &Error{Path: t.root(), Cause: jsonError(err).Error()}
+		return nil, &Error{Path: t.root, Cause: jsonError(err).Error()}
 	}
 	return doc, nil
 }
-
-// root is some path of the document, for errors about the whole of it.
-func (t *Template) root() string { return t.parts[0].text.path }
 
 // activation decodes the variables, of the steps only those that can be read.
 func (t *Template) activation(vars Vars) (map[string]any, error) {
@@ -165,14 +175,15 @@ func (t *Template) activation(vars Vars) (map[string]any, error) {
 			return nil, &Error{Path: "params", Cause: err.Error()}
 		}
 	}
-	return map[string]any{
+	out := map[string]any{
 		"params": params,
 		"steps":  newMap(steps),
 		"task": newMap(map[string]any{
 			"name": types.String(vars.Task.Name), "namespace": types.String(vars.Task.Namespace),
 			"uid": types.String(vars.Task.UID), "runID": types.String(vars.Task.RunID),
 		}),
-	}, nil
+	}
+	return out, t.scoped(out, vars)
 }
 
 // renderer is the state of one render.

@@ -65,6 +65,7 @@ func TestRender(t *testing.T) {
 		"keys that are not strings are spelled":       {`"${{1: 'a', true: 'b', 2u: 'c'}}"`, `{"1":"a","2":"c","true":"b"}`},
 		"strings, math, lists, sets, encoders, regex": {`["${'a,b'.split(',').join('-')}","${math.greatest(1, 3)}","${[3,1].sort()}","${sets.contains([1,2],[1])}","${base64.encode(b'a')}","${regex.replace('a1','[0-9]','x')}","${'%s-%d'.format(['a', 3])}","${'aa'.replace('a','b')}","${'abc'.matches('^a')}"]`, `["a-b",3,[1,3],true,"YQ==","ax","a-3","bb",true]`},
 		"json and parseJSON":                          {`["${json(params.who)}","${parseJSON(params.doc).a[0] + 1}","items: ${json(params.items)}"]`, `["{\"a\":1,\"name\":\"Ann\"}",3,"items: [1,\"b\",null]"]`},
+		"urlEncode":                                   {`["${urlEncode('aZ09-._~')}","${urlEncode('a b&c=d/?#%+:@é,;')}","?q=${urlEncode(params.order)}&n=${urlEncode(string(params.n))}","${urlEncode('')}"]`, `["aZ09-._~","a%20b%26c%3Dd%2F%3F%23%25%2B%3A%40%C3%A9%2C%3B","?q=123&n=41",""]`},
 		"types compare across int and double":         {`["${params.n > 1.5}","${params.huge == params.huge}","${params.huge == 1}"]`, `[true,true,false]`},
 	}
 	for name, tc := range tests {
@@ -102,6 +103,7 @@ func TestRenderErrors(t *testing.T) {
 		"two keys of one spelling":               {`"${{1: 'a', '1': 'b'}}"`, `input: ${{1: 'a', '1': 'b'}}: two keys of a map are both spelled "1" in JSON`},
 		"division by zero":                       {`"${1 / (params.n - 41)}"`, `input: ${1 / (params.n - 41)}: division by zero`},
 		"int overflow":                           {`"${params.id * params.id}"`, `input: ${params.id * params.id}: integer overflow`},
+		"urlEncode of a number":                  {`"?n=${urlEncode(params.n)}"`, `input: ${urlEncode(params.n)}: no such overload: urlEncode(int)`},
 		"text that is not JSON":                  {`"${parseJSON(params.order + ',')}"`, `input: ${parseJSON(params.order + ',')}: parseJSON: text after the JSON document`},
 		"a long expression is shortened":         {`"${params.x + '` + strings.Repeat("é", 200) + `'}"`, `input: ${params.x + '` + strings.Repeat("é", 74) + `...}: no such key: x`},
 		"an expression of several lines reads 1": {`"${params\n  .x}"`, `input: ${params .x}: no such key: x`},

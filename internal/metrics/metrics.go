@@ -32,16 +32,26 @@ var (
 	tasks = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "agenttask_tasks_finished_total", Help: "Tasks that ended, by phase.",
 	}, []string{"phase"})
+	outcomesUnknown = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "agenttask_outcomes_unknown_total", Help: "Attempts that may have taken effect and left no outcome.",
+	})
+	policiesMissing = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "agenttask_admission_policies_missing", Help: "Admission policies of config/policy that are not installed, so that the fence of steps with effect Once is not guarded.",
+	})
 )
 
 func init() {
-	ctrlmetrics.Registry.MustRegister(checkpoints, attempts, attemptFailures, steps, stepSeconds, tasks)
+	ctrlmetrics.Registry.MustRegister(checkpoints, attempts, attemptFailures, steps, stepSeconds, tasks, outcomesUnknown, policiesMissing)
 }
 
+// PoliciesMissing says how many of the admission policies that guard the fence are not
+// installed.
+func PoliciesMissing(count int) { policiesMissing.Set(float64(count)) }
+
 // AttemptStarted counts an attempt whose pod was made.
-func AttemptStarted(record *v1alpha1.StepStatus) {
+func AttemptStarted(number int32) {
 	retry := "false"
-	if record.Attempt > 1 {
+	if number > 1 {
 		retry = "true"
 	}
 	attempts.WithLabelValues(retry).Inc()
@@ -52,9 +62,12 @@ func Checkpoint(before, after *v1alpha1.AgentTaskStatus) {
 	checkpoints.Inc()
 	for i := max(len(before.Steps)-1, 0); i < len(after.Steps); i++ {
 		record := &after.Steps[i]
-		was := v1alpha1.StepPhase("")
+		was, known := v1alpha1.StepPhase(""), true
 		if i < len(before.Steps) {
-			was = before.Steps[i].Phase
+			was, known = before.Steps[i].Phase, before.Steps[i].Unknown == nil
+		}
+		if known && record.Unknown != nil {
+			outcomesUnknown.Inc()
 		}
 		if was != record.Phase {
 			stepChanged(record)

@@ -11,7 +11,8 @@
 // volume that the step's container mounts. As the entry of the step's container
 // (Runner.Exec) it runs the program, is a proper init to it, stops it at its
 // timeout, reads and checks its output, and leaves a stepexec.Result in the
-// container's termination message.
+// container's termination message. Where the action is a request, there is no program:
+// Runner.HTTP sends it and leaves the result.
 //
 // The guarantees:
 //
@@ -41,11 +42,14 @@
 //	exits with another code n                  Failed       ExitCode          n
 //	cannot be run                              Failed       CommandNotFound   1
 //	cannot be started for want of processes    Interrupted  Killed            143
-//	or memory
+//	or memory, or of a marker (Options.Once)
+//	was started before (Options.Once)          Interrupted  StartedTwice      143
 //	(the runner itself is called wrongly)      Failed       ResultInvalid     2
 //
 // A program stopped at its timeout that then exits 75 is a Timeout: whether a
 // timeout is tried again is for retry.onTimeout to say.
+//
+// Where the program provably never ran, the result says so too (NotStarted).
 //
 // Where the kernel kills a whole container for its memory limit
 // (memory.oom.group, kubelet's default on cgroup v2), the runner dies with the
@@ -80,8 +84,9 @@ type Runner struct {
 	// Stdout and Stderr are the container's log.
 	Stdout, Stderr *os.File
 
-	// after is time.After, but for tests.
-	after func(time.Duration) <-chan time.Time
+	// after is time.After, and lookupEnv os.LookupEnv, but for tests.
+	after     func(time.Duration) <-chan time.Time
+	lookupEnv func(string) (string, bool)
 }
 
 // InContainer is the Runner of a real container: the paths of the contract.
@@ -106,6 +111,9 @@ type Options struct {
 	Grace time.Duration
 	// Output is where it leaves its output.
 	Output v1alpha1.OutputSource
+	// Once lets the program start at most once in the shared volume's life, whatever
+	// happens to the container.
+	Once bool
 }
 
 // Exec runs the program to its end, writes the result and returns the exit code
@@ -118,7 +126,7 @@ func (r *Runner) Exec(o Options) int {
 // BadUsage writes the result of a runner that was called wrongly, and returns its
 // exit code.
 func (r *Runner) BadUsage(err error) int {
-	r.report(failed(v1alpha1.ReasonResultInvalid, "the runner was called wrongly: "+err.Error()))
+	r.report(neverRan(failed(v1alpha1.ReasonResultInvalid, "the runner was called wrongly: "+err.Error())))
 	return 2
 }
 
@@ -136,6 +144,11 @@ func (r *Runner) complain(err error) {
 
 // attempt runs the program and judges its end.
 func (r *Runner) attempt(o Options) stepexec.Result {
+	if o.Once {
+		if refused := r.mark(); refused != nil {
+			return *refused
+		}
+	}
 	path, err := exec.LookPath(o.Command[0])
 	if err != nil && !errors.Is(err, exec.ErrDot) { // a PATH with "." in it is the image's own choice
 		return notRunnable(o.Command[0], err)
@@ -182,6 +195,14 @@ func (r *Runner) timer() func(time.Duration) <-chan time.Time {
 	return time.After
 }
 
+// env reads the container's environment.
+func (r *Runner) env(name string) (string, bool) {
+	if r.lookupEnv != nil {
+		return r.lookupEnv(name)
+	}
+	return os.LookupEnv(name)
+}
+
 // in gives the path, below r.Dir, of one of the contract's paths.
 func (r *Runner) in(contractPath string) string {
 	return filepath.Join(r.Dir, strings.TrimPrefix(contractPath, stepexec.MountPath))
@@ -197,8 +218,18 @@ func (r *Runner) removeLeftovers() {
 	}
 }
 
+// neverRan adds to a result that the program did not start, or the request was not sent.
+func neverRan(res stepexec.Result) stepexec.Result {
+	res.NotStarted = true
+	return res
+}
+
 // notRunnable is the result of a command that did not start.
 func notRunnable(command string, err error) stepexec.Result {
+	return neverRan(unrunnable(command, err))
+}
+
+func unrunnable(command string, err error) stepexec.Result {
 	if e := (*exec.Error)(nil); errors.As(err, &e) {
 		err = e.Err
 	}
@@ -229,11 +260,7 @@ func exists(command string) bool {
 
 // notStarted is the result where the node, not the program, was the hindrance.
 func notStarted(err error) stepexec.Result {
-	return stepexec.Result{
-		Outcome: stepexec.OutcomeInterrupted,
-		Reason:  v1alpha1.ReasonKilled,
-		Message: fmt.Sprintf("the program could not be started: %v", cause(err)),
-	}
+	return neverRan(interrupted(fmt.Sprintf("the program could not be started: %v", cause(err))))
 }
 
 // cause is the system's error without the call and path around it.

@@ -156,7 +156,8 @@ func TestExecOfACommandThatCannotRun(t *testing.T) {
 				a := newAttempt(t, tc.command)
 				a.Options.Output = output
 				got := a.run(t, nil)
-				if diff := cmp.Diff(result(stepexec.OutcomeFailed, v1alpha1.ReasonCommandNotFound, tc.want, 0), got.result); diff != "" {
+				want := neverRan(result(stepexec.OutcomeFailed, v1alpha1.ReasonCommandNotFound, tc.want, 0))
+				if diff := cmp.Diff(want, got.result); diff != "" {
 					t.Errorf("result (-want +got):\n%s", diff)
 				}
 				if got.code != 1 {

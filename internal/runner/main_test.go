@@ -48,8 +48,11 @@ type attempt struct {
 	// ExpireWhen lets the timeout pass when the program has said this (ready, told),
 	// instead of by the clock.
 	ExpireWhen string
+	// HTTP, where given, sends a request instead.
+	HTTP *HTTPOptions
 
 	dir string
+	env []string
 }
 
 // newAttempt is an attempt at command in a directory of its own.
@@ -106,6 +109,9 @@ func playRunner(setup string) int {
 			return passed
 		}
 	}
+	if a.HTTP != nil {
+		return r.HTTP(*a.HTTP)
+	}
 	return r.Exec(a.Options)
 }
 
@@ -136,6 +142,7 @@ func (a *attempt) run(t *testing.T, during func(runner *os.Process)) ended {
 	c := exec.CommandContext(ctx, self(), asRunner, string(setup))
 	c.Env = append(os.Environ(), dirEnv+"="+a.dir, "RUNNER_TEST_GIVEN=yes",
 		"GORACE=atexit_sleep_ms=0") // the race detector's second at each exit
+	c.Env = append(c.Env, a.env...)
 	c.Stdout, c.Stderr = &stdout, &stderr
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
@@ -166,6 +173,15 @@ func (a *attempt) file(t *testing.T, name, content string) {
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func (a *attempt) read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(a.dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 func readResult(t *testing.T, path string) stepexec.Result {

@@ -76,18 +76,24 @@ func becomeSubreaper() error {
 	return nil
 }
 
+// takeSignals gives the signals from outside. A log that nobody reads any more must not
+// kill the runner: SIGPIPE is taken, not ignored, since a program inherits what is
+// ignored.
+func takeSignals() <-chan os.Signal {
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, forwardedSignals...)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	return signals
+}
+
 // start starts the program in a session, and so a process group, of its own, with
 // files as its standard input, output and error.
 //
 // It does not use os/exec: its Wait and a wait for any child would take each
 // other's children. Here one goroutine waits for all.
 func start(path string, argv []string, files ...*os.File) (*process, error) {
-	// Signals that come before the program runs wait in the channel. A log that
-	// nobody reads any more must not kill the runner: SIGPIPE is taken, not ignored,
-	// since a program inherits what is ignored.
-	signals := make(chan os.Signal, 16)
-	signal.Notify(signals, forwardedSignals...)
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	// Signals that come before the program runs wait in the channel.
+	signals := takeSignals()
 
 	var fds []uintptr
 	for _, f := range files {
@@ -159,16 +165,18 @@ func (p *process) supervise(timeout, grace time.Duration, after func(time.Durati
 	}
 }
 
-// note remembers a signal from outside. TERM, INT and QUIT are what runtimes stop
-// a container with; the others mean "reload" or "report" to many programs.
+// note remembers a signal from outside.
 func (e *ending) note(sig os.Signal) {
 	e.sent = append(e.sent, sig)
-	switch sig {
-	case syscall.SIGTERM, syscall.SIGINT, syscall.SIGQUIT:
-		if e.cause == causeNone {
-			e.cause = causeOutside
-		}
+	if stops(sig) && e.cause == causeNone {
+		e.cause = causeOutside
 	}
+}
+
+// stops says whether sig is one that runtimes stop a container with; the others mean
+// "reload" or "report" to many programs.
+func stops(sig os.Signal) bool {
+	return sig == syscall.SIGTERM || sig == syscall.SIGINT || sig == syscall.SIGQUIT
 }
 
 // settle puts a death by a forwarded HUP, USR1 or USR2 down to the outside.

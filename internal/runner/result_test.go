@@ -141,7 +141,7 @@ func TestBadUsage(t *testing.T) {
 	if code := r.BadUsage(os.ErrInvalid); code != 2 {
 		t.Errorf("exit code %d, want 2", code)
 	}
-	want := result(stepexec.OutcomeFailed, "ResultInvalid", "the runner was called wrongly: invalid argument", 0)
+	want := neverRan(result(stepexec.OutcomeFailed, "ResultInvalid", "the runner was called wrongly: invalid argument", 0))
 	if diff := cmp.Diff(want, readResult(t, r.TerminationPath)); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}

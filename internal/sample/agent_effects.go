@@ -80,5 +80,12 @@ func (p Program) effectOf(ctx context.Context, o EffectOptions, body any) error 
 	if err != nil {
 		return failf("encoding the effect: %v", err)
 	}
-	return p.effect(ctx, o, doc)
+	record, err := p.effect(ctx, o, doc)
+	if err != nil {
+		return err
+	}
+	if err := p.work(ctx, o.Work); err != nil {
+		return err
+	}
+	return p.rawOutput(record)
 }

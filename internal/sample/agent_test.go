@@ -200,7 +200,7 @@ func TestAgentEffectsSendOnlyWhatIsInOrder(t *testing.T) {
 				send = Notify
 			}
 			code := p.Finish(send(t.Context(), p, EffectOptions{URL: server.URL}))
-			list := ledger.List("research")
+			list := ledger.List(Filter{Task: "research"})
 			if code != 0 {
 				if got := left(t, p, messageFile); code != 1 || !strings.Contains(got, tc.want) || len(list) != 0 {
 					t.Errorf("exit code %d, message %q, effects %+v; want 1, %q and none", code, got, list, tc.want)

@@ -87,7 +87,7 @@ func TestEffectSendsTheInputUnderTheKey(t *testing.T) {
 	if err := Effect(t.Context(), p, EffectOptions{URL: server.URL + "/at/", Kind: "publish"}); err != nil {
 		t.Fatal(err)
 	}
-	want := `POST /at/effects?kind=publish&step=publish&task=research application/json "research-publish-1" {"a":1}`
+	want := `POST /at/effects?kind=publish&run=run-1&step=publish&task=research application/json "research-publish-1" {"a":1}`
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the request (-want +got):\n%s", diff)
 	}
@@ -125,23 +125,27 @@ func TestEffectNamesWhatIsMissing(t *testing.T) {
 	ok := EffectOptions{URL: "http://ledger", Kind: "publish"}
 	for name, tc := range map[string]struct {
 		options EffectOptions
-		env     map[string]string
+		noKey   bool
 		want    string
 	}{
-		"no kind":      {EffectOptions{URL: ok.URL}, nil, "--kind"},
-		"no URL":       {EffectOptions{Kind: ok.Kind}, nil, "--url"},
-		"no scheme":    {EffectOptions{URL: "ledger:80", Kind: ok.Kind}, nil, "--url"},
-		"other scheme": {EffectOptions{URL: "ftp://ledger", Kind: ok.Kind}, nil, "--url"},
-		"no key":       {ok, nil, envKey},
+		"no kind":      {EffectOptions{URL: ok.URL}, false, "--kind"},
+		"no URL":       {EffectOptions{Kind: ok.Kind}, false, "--url"},
+		"no scheme":    {EffectOptions{URL: "ledger:80", Kind: ok.Kind}, false, "--url"},
+		"other scheme": {EffectOptions{URL: "ftp://ledger", Kind: ok.Kind}, false, "--url"},
+		"no key":       {ok, true, envKey},
 	} {
-		t.Run(name, func(t *testing.T) {
-			p := step(t, `1`)
-			p.Getenv = environment(tc.env)
-			code := p.Finish(Effect(t.Context(), p, tc.options))
-			if got := left(t, p, messageFile); code != 1 || !strings.Contains(got, tc.want) {
-				t.Errorf("exit code %d, message %q; want 1 and %q", code, got, tc.want)
-			}
-		})
+		for verb, effect := range map[string]func(context.Context, Program, EffectOptions) error{"effect": Effect, "once-effect": OnceEffect} {
+			t.Run(verb+", "+name, func(t *testing.T) {
+				p := step(t, `1`)
+				if tc.noKey {
+					p.Getenv = environment(nil)
+				}
+				code := p.Finish(effect(t.Context(), p, tc.options))
+				if got := left(t, p, messageFile); code != 1 || !strings.Contains(got, tc.want) {
+					t.Errorf("exit code %d, message %q; want 1 and %q", code, got, tc.want)
+				}
+			})
+		}
 	}
 }
 
@@ -162,14 +166,14 @@ func TestStoppedBetweenEffectAndOutput(t *testing.T) {
 	if code := first.Finish(Effect(ctx, first, o)); code != 143 || left(t, first, outputFile) != "" {
 		t.Fatalf("the first attempt: exit code %d, output %q; want 143 and none", code, left(t, first, outputFile))
 	}
-	made := ledger.List("")
+	made := ledger.List(Filter{})
 
 	second := step(t, `{"a":1}`)
 	second.Pause = func(context.Context, time.Duration) error { return nil }
 	if err := Effect(t.Context(), second, o); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(made, ledger.List(""), cmpopts.IgnoreFields(Entry{}, "Count")); diff != "" || len(made) != 1 {
+	if diff := cmp.Diff(made, ledger.List(Filter{}), cmpopts.IgnoreFields(Entry{}, "Count")); diff != "" || len(made) != 1 {
 		t.Errorf("the world after the second attempt (-first +second):\n%s", diff)
 	}
 	if diff := cmp.Diff(made[0].Record, leftJSON[Record](t, second)); diff != "" {

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -36,18 +37,18 @@ func TestTheFileOutlivesTheLedger(t *testing.T) {
 	post(h, "task=b", "k3", `3`)
 	post(h, "task=a&kind=publish", "k1", `{"text": "<p>&amp;\u2028</p>"}`)
 	do(h, "DELETE", "/effects?task=b")
-	want := l.List("")
+	want := l.List(Filter{})
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
 
 	l = open(t, path)
-	if diff := cmp.Diff(want, l.List("")); diff != "" {
+	if diff := cmp.Diff(want, l.List(Filter{})); diff != "" {
 		t.Errorf("effects after a restart (-before +after):\n%s", diff)
 	}
 	again := post(Handler(l), "task=a&kind=publish", "k1", `{"text": "<p>&amp;\u2028</p>"}`)
-	if again.Code != 200 || again.Body.String() != first.Body.String() {
-		t.Errorf("a repeat after a restart: %d %s; want 200 %s", again.Code, again.Body, first.Body)
+	if again.Code != 201 || again.Body.String() != first.Body.String() {
+		t.Errorf("a repeat after a restart: %d %s; want 201 %s", again.Code, again.Body, first.Body)
 	}
 	if got := post(Handler(l), "task=b", "k4", `4`); !strings.Contains(got.Body.String(), `"seq":4`) {
 		t.Errorf("the next effect: %s; want number 4, the numbers of forgotten ones are not given again", got.Body)
@@ -58,7 +59,7 @@ func TestATornLastLineIsCutOff(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "effects.jsonl")
 	l := open(t, path)
 	post(Handler(l), "task=t", "k1", `1`)
-	before, want := read(t, path), l.List("")
+	before, want := read(t, path), l.List(Filter{})
 	post(Handler(l), "task=t", "k2", `{"text": "€"}`)
 	whole := read(t, path)
 
@@ -68,7 +69,7 @@ func TestATornLastLineIsCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		l := open(t, torn)
-		if diff := cmp.Diff(want, l.List("")); diff != "" {
+		if diff := cmp.Diff(want, l.List(Filter{})); diff != "" {
 			t.Fatalf("torn after %d bytes (-want +got):\n%s", size, diff)
 		}
 		if got := post(Handler(l), "task=t", "k2", `{"text": "€"}`); got.Code != 201 {
@@ -90,12 +91,14 @@ func read(t *testing.T, path string) []byte {
 }
 
 func TestAFileThatIsNotALedgersIsRefused(t *testing.T) {
-	effect := `{"effect":{"seq":1,"key":"k","body":1,"time":"2026-03-01T12:00:00Z"}}` + "\n"
+	effect := `{"effect":{"seq":1,"key":"k","body":1,"time":"2026-03-01T12:00:00Z"},` +
+		`"keep":{"key":"k","fingerprint":"f","expires":"2026-03-02T12:00:00Z","answer":{"status":201}}}` + "\n"
 	for name, tc := range map[string]struct{ file, want string }{
 		"not JSON":                {effect + "hello\n", "line 2"},
-		"nothing known":           {"{}\n", "neither effect nor replay nor clear"},
+		"nothing known":           {"{}\n", "neither effect nor keep nor replay nor clear"},
 		"a key twice":             {effect + effect, "has a key that is there already"},
 		"a replay out of nowhere": {`{"replay":"k"}` + "\n", "which is not there"},
+		"a replay of nothing":     {`{"keep":{"key":"k"}}` + "\n" + `{"replay":"k"}` + "\n", "which is not there"},
 		"an effect with no body":  {`{"effect":{"seq":1,"key":"k"}}` + "\n", "line 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,7 +132,7 @@ func TestWhatCannotBeWrittenDidNotHappen(t *testing.T) {
 	if got := do(h, "DELETE", "/effects?all=true"); got.Code != 500 {
 		t.Errorf("DELETE: %d; want 500", got.Code)
 	}
-	if list := l.List(""); len(list) != 1 || list[0].Count != 1 {
+	if list := l.List(Filter{}); len(list) != 1 || list[0].Count != 1 {
 		t.Errorf("effects: %+v; want the first alone", list)
 	}
 }
@@ -164,8 +167,9 @@ func TestRunLedgerServesUntilItsContextEnds(t *testing.T) {
 
 func TestRunLedgerNamesTheFlagToMend(t *testing.T) {
 	for flag, o := range map[string]LedgerOptions{
-		"--file": {Addr: "127.0.0.1:0", File: filepath.Join(t.TempDir(), "missing", "effects.jsonl")},
-		"--addr": {Addr: "nowhere"},
+		"--file":    {Addr: "127.0.0.1:0", File: filepath.Join(t.TempDir(), "missing", "effects.jsonl")},
+		"--addr":    {Addr: "nowhere"},
+		"--key-ttl": {Addr: "127.0.0.1:0", Policy: Policy{KeyTTL: -time.Hour}},
 	} {
 		if err := RunLedger(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), flag) {
 			t.Errorf("%+v: error %v; want one that names %s", o, err, flag)

@@ -15,6 +15,9 @@ const maxKey = 255
 // KeyHeader is the request header that carries the idempotency key.
 const KeyHeader = "Idempotency-Key"
 
+// draftURL is the specification of the header.
+const draftURL = "https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/"
+
 // replayedHeader marks an answer that repeats an earlier one.
 const replayedHeader = "Idempotent-Replayed"
 
@@ -24,12 +27,15 @@ func quoteKey(key string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"`
 }
 
-// parseKey reads a key from the header's values, as a String of structured fields or
-// bare, as many clients send it: "abc" and abc are the same key.
-func parseKey(values []string) (string, error) {
+// errNoKey: there is no key to be read.
+var errNoKey = fmt.Errorf("the request has no %s header: send one that is the same for every repeat of this effect", KeyHeader)
+
+// parseKey reads a key from the header's values, as a String of structured fields or,
+// unless strict, bare, as many clients send it: "abc" and abc are the same key.
+func parseKey(values []string, strict bool) (string, error) {
 	switch len(values) {
 	case 0:
-		return "", fmt.Errorf("the request has no %s header: send one that is the same for every repeat of this effect", KeyHeader)
+		return "", errNoKey
 	case 1:
 	default:
 		return "", fmt.Errorf("the request has %d %s headers: send one", len(values), KeyHeader)
@@ -37,6 +43,8 @@ func parseKey(values []string) (string, error) {
 	key, err := strings.Trim(values[0], " \t"), error(nil)
 	if strings.HasPrefix(key, `"`) {
 		key, err = unquoteKey(key)
+	} else if strict && key != "" {
+		err = errors.New("it does not stand in quotation marks, which this ledger insists on")
 	} else if strings.Contains(key, `"`) {
 		err = errors.New("there is a quotation mark inside")
 	}

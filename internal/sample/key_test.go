@@ -34,7 +34,7 @@ func TestParseKey(t *testing.T) {
 		"a control character, escaped": {values: []string{"\"a\x01\""}, wantErr: "byte 0x01"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := parseKey(tc.values)
+			got, err := parseKey(tc.values, false)
 			if tc.wantErr != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wantErr) {
 					t.Fatalf("error %v, want one with %q", err, tc.wantErr)
@@ -48,6 +48,17 @@ func TestParseKey(t *testing.T) {
 	}
 }
 
+func TestStrictKeysStandInQuotationMarks(t *testing.T) {
+	if got, err := parseKey([]string{`"abc"`}, true); err != nil || got != "abc" {
+		t.Errorf("quoted: %q, %v", got, err)
+	}
+	for value, want := range map[string]string{"abc": "quotation marks", "": "it is empty", `abc"`: "quotation marks"} {
+		if _, err := parseKey([]string{value}, true); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v; want %q", value, err, want)
+		}
+	}
+}
+
 func FuzzKeysComeBack(f *testing.F) {
 	f.Add(`a"b\c`)
 	f.Add("plain")
@@ -55,7 +66,7 @@ func FuzzKeysComeBack(f *testing.F) {
 		if checkKey(key) != nil {
 			t.Skip()
 		}
-		if got, err := parseKey([]string{quoteKey(key)}); err != nil || got != key {
+		if got, err := parseKey([]string{quoteKey(key)}, true); err != nil || got != key {
 			t.Errorf("got %q, %v; want %q", got, err, key)
 		}
 	})

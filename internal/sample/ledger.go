@@ -4,66 +4,91 @@
 package sample
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Record is one effect, as the answer to the request that made it shows it.
-type Record struct {
-	// Seq numbers the effects of this ledger from 1.
-	Seq int64 `json:"seq"`
-	// Key is the idempotency key.
-	Key string `json:"key"`
-	// Task and Step say who sent it.
-	Task string `json:"task,omitempty"`
-	Step string `json:"step,omitempty"`
-	// Kind is what sort of effect it is, for example publish.
-	Kind string `json:"kind,omitempty"`
-	// Body is the effect itself, canonical JSON.
-	Body json.RawMessage `json:"body"`
-	// Time is when it was recorded.
-	Time time.Time `json:"time"`
+// Resources of the ledger that take effects. A key is the same key on all of them but
+// pathRaw, which takes it for a name only.
+const (
+	pathEffects = "/effects"
+	pathRaw     = "/effects/raw"
+	pathRefunds = "/refunds"
+)
+
+// DefaultKeyTTL is how long the ledger remembers a key unless told otherwise.
+const DefaultKeyTTL = 24 * time.Hour
+
+// Policy is what the ledger asks of keys.
+type Policy struct {
+	// KeyTTL is how long a key is remembered, counted from when its request was
+	// performed. Then it is a new key. 0: DefaultKeyTTL.
+	KeyTTL time.Duration
+	// StrictKeys refuses keys that do not stand in quotation marks.
+	StrictKeys bool
 }
 
-// Entry is a record and how many requests have come with its key.
-type Entry struct {
-	Record
-	Count int64 `json:"count"`
+func (p Policy) keyTTL() time.Duration {
+	if p.KeyTTL == 0 {
+		return DefaultKeyTTL
+	}
+	return p.KeyTTL
 }
 
-// ErrKeyReused: the key belongs to another effect.
-var ErrKeyReused = errors.New("this idempotency key belongs to another effect")
+var (
+	// ErrKeyReused: the key was first sent with another effect.
+	ErrKeyReused = errors.New("this idempotency key belongs to another effect")
+	// ErrInFlight: a request with the key has not been answered yet.
+	ErrInFlight = errors.New("the request that came first with this idempotency key is still being processed")
+)
 
-// ErrBody: the body is not one JSON value.
-var ErrBody = errors.New("the body must be one JSON value")
-
-// Ledger records each effect once. With a file, what it has answered survives a
-// restart.
+// Ledger performs each effect once, by its key, and counts. With a file, what it has
+// performed survives a restart.
 type Ledger struct {
-	now func() time.Time
+	// Policy is set before the ledger is served.
+	Policy Policy
+
+	now    func() time.Time
+	faults faults
+	gates  *gates
 
 	mu      sync.Mutex
 	journal *journal // nil: in memory
-	entries []*Entry
-	byKey   map[string]*Entry
-	lastSeq int64
+	state   state
+	// flights are the requests with a key that have no answer yet, by key.
+	flights map[string]*flight
+	// unperformed counts the raw requests that are still to be performed, by name.
+	unperformed map[string]int
+	// asked counts the requests of keys that performed nothing so far.
+	asked map[string]int64
+}
+
+// flight is a request that is being processed.
+type flight struct {
+	record      Record
+	fingerprint string
+	// declined is the answer of a request that is to have no effect.
+	declined  *problem
+	performed bool
 }
 
 // NewLedger keeps its records in memory.
 func NewLedger(now func() time.Time) *Ledger {
-	return &Ledger{now: now, byKey: map[string]*Entry{}}
+	return &Ledger{
+		now: now, gates: newGates(), state: newState(),
+		flights: map[string]*flight{}, unperformed: map[string]int{}, asked: map[string]int64{},
+	}
 }
 
 // OpenLedger keeps its records in a file, made where it does not exist.
 func OpenLedger(path string, now func() time.Time) (*Ledger, error) {
 	l := NewLedger(now)
-	j, err := openJournal(path, l.apply)
+	j, err := openJournal(path, l.state.apply)
 	if err != nil {
 		return nil, err
 	}
@@ -71,8 +96,9 @@ func OpenLedger(path string, now func() time.Time) (*Ledger, error) {
 	return l, nil
 }
 
-// Close closes the file.
+// Close ends the requests that are held, without an answer, and closes the file.
 func (l *Ledger) Close() error {
+	l.gates.stop()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.journal == nil {
@@ -81,36 +107,134 @@ func (l *Ledger) Close() error {
 	return l.journal.close()
 }
 
-// Add records r under its key and says whether that is new. The same effect again
-// gives the record that is there; another effect under the key gives ErrKeyReused.
-func (l *Ledger) Add(r Record) (_ Record, fresh bool, _ error) {
-	body, err := canonical(r.Body)
-	if err != nil {
-		return Record{}, false, fmt.Errorf("%w: %w", ErrBody, err)
-	}
-	r.Body = body
-
+// begin takes up a request. It gives the flight that is to be performed and ended, or
+// the answer that an earlier request with the same key and effect got.
+func (l *Ledger) begin(r Record, declined *problem) (*flight, *answer, error) {
+	f := &flight{record: r, declined: declined}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if e := l.byKey[r.Key]; e != nil {
-		if e.Kind != r.Kind || string(e.Body) != string(r.Body) {
-			return Record{}, false, ErrKeyReused
-		}
-		return e.Record, false, l.commit(change{Replay: r.Key})
+	if r.Path == pathRaw {
+		l.unperformed[r.Key]++
+		return f, nil, nil
 	}
-	r.Seq = l.lastSeq + 1
-	r.Time = l.now().UTC().Truncate(time.Millisecond)
-	return r, true, l.commit(change{Effect: &r})
+	var err error
+	if f.fingerprint, err = fingerprint(r); err != nil {
+		return nil, nil, err
+	}
+	if other := l.flights[r.Key]; other != nil {
+		return nil, nil, l.collide(f, other)
+	}
+	if k := l.state.keys[r.Key]; k != nil && l.now().Before(k.Expires) {
+		if k.Fingerprint != f.fingerprint {
+			return nil, nil, ErrKeyReused
+		}
+		return nil, k.answer(), l.askedAgain(k)
+	}
+	l.flights[r.Key] = f
+	return f, nil, nil
 }
 
-// List gives the effects in order, all or those of one task.
-func (l *Ledger) List(task string) []Entry {
+// collide is a request whose key is in flight.
+func (l *Ledger) collide(f, other *flight) error {
+	if f.fingerprint != other.fingerprint {
+		return ErrKeyReused
+	}
+	if !other.performed {
+		l.asked[f.record.Key]++
+		return ErrInFlight
+	}
+	if err := l.askedAgain(l.state.keys[f.record.Key]); err != nil {
+		return err
+	}
+	return ErrInFlight
+}
+
+// askedAgain counts a request that came with a key that is there; k may be nil.
+func (l *Ledger) askedAgain(k *keyRecord) error {
+	if k == nil || k.entry == nil {
+		return nil
+	}
+	return l.commit(change{Replay: k.Key})
+}
+
+// perform has the effect of a flight, and keeps its key and answer with it: one write.
+// said, where given, is answered and kept in place of the record.
+func (l *Ledger) perform(f *flight, said *problem) (*answer, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.now().UTC().Truncate(time.Millisecond)
+	c := change{}
+	a := &answer{Status: 201}
+	if f.declined == nil {
+		f.record.Seq = l.state.lastSeq + 1
+		f.record.Time = now
+		c.Effect, c.Asked = &f.record, l.asked[f.record.Key]
+		a.record = &f.record
+	} else {
+		said = f.declined
+	}
+	if said != nil {
+		a.Status, a.Problem = said.Status, said
+	}
+	if f.record.Path != pathRaw {
+		c.Keep = &keyRecord{
+			Key: f.record.Key, Fingerprint: f.fingerprint, Task: f.record.Task,
+			Expires: now.Add(l.Policy.keyTTL()), Answer: *a,
+		}
+	}
+	if err := l.commit(c); err != nil {
+		return nil, err
+	}
+	if c.Effect != nil {
+		delete(l.asked, f.record.Key)
+	}
+	f.performed = true
+	return a, nil
+}
+
+// end lets go of a flight's key; f may be nil.
+func (l *Ledger) end(f *flight) {
+	if f == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !f.performed {
+		l.asked[f.record.Key]++
+	}
+	if f.record.Path != pathRaw {
+		delete(l.flights, f.record.Key)
+		return
+	}
+	if l.unperformed[f.record.Key]--; l.unperformed[f.record.Key] == 0 {
+		delete(l.unperformed, f.record.Key)
+	}
+}
+
+// Lookup gives the last effect that was performed under a key, whether the key has
+// expired or not; nil: none. ErrInFlight: one may be performed any moment.
+func (l *Ledger) Lookup(key string) (*Record, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.state.latest[key]; e != nil {
+		return &e.Record, nil
+	}
+	if f := l.flights[key]; (f != nil && f.declined == nil) || l.unperformed[key] > 0 {
+		return nil, ErrInFlight
+	}
+	return nil, nil
+}
+
+// List gives the effects in the order in which they were performed.
+func (l *Ledger) List(f Filter) []Entry {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := []Entry{}
-	for _, e := range l.entries {
-		if task == "" || e.Task == task {
-			list = append(list, *e)
+	for _, e := range l.state.entries {
+		if f.matches(e.Record) {
+			entry := *e
+			entry.Performed = l.state.performed[e.Key]
+			list = append(list, entry)
 		}
 	}
 	return list
@@ -120,19 +244,13 @@ func (l *Ledger) List(task string) []Entry {
 func (l *Ledger) Clear(task string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.commit(change{Clear: &clearance{Task: task}})
-}
-
-// change is one line of the file: exactly one field is set.
-type change struct {
-	Effect *Record    `json:"effect,omitempty"`
-	Replay string     `json:"replay,omitempty"`
-	Clear  *clearance `json:"clear,omitempty"`
-}
-
-// clearance names the task whose effects are forgotten; empty: all.
-type clearance struct {
-	Task string `json:"task,omitempty"`
+	if err := l.commit(change{Clear: &clearance{Task: task}}); err != nil {
+		return err
+	}
+	if task == "" {
+		clear(l.asked)
+	}
+	return nil
 }
 
 // commit makes c durable and then true.
@@ -142,44 +260,19 @@ func (l *Ledger) commit(c change) error {
 			return err
 		}
 	}
-	return l.apply(c)
+	return l.state.apply(c)
 }
 
-func (l *Ledger) apply(c change) error {
-	switch {
-	case c.Effect != nil:
-		if l.byKey[c.Effect.Key] != nil {
-			return fmt.Errorf("effect %d has a key that is there already", c.Effect.Seq)
-		}
-		e := &Entry{Record: *c.Effect, Count: 1}
-		l.entries = append(l.entries, e)
-		l.byKey[e.Key] = e
-		l.lastSeq = max(l.lastSeq, e.Seq)
-	case c.Replay != "":
-		e := l.byKey[c.Replay]
-		if e == nil {
-			return fmt.Errorf("a replay of the key %q, which is not there", c.Replay)
-		}
-		e.Count++
-	case c.Clear != nil:
-		l.entries = slices.DeleteFunc(l.entries, func(e *Entry) bool {
-			gone := c.Clear.Task == "" || e.Task == c.Clear.Task
-			if gone {
-				delete(l.byKey, e.Key)
-			}
-			return gone
-		})
-	default:
-		return errors.New("neither effect nor replay nor clear")
+// fingerprint tells effects apart: sha256 over the canonical JSON of what the request
+// does and where. Who sent it is not in it.
+func fingerprint(r Record) (string, error) {
+	doc, err := json.Marshal(map[string]any{"method": "POST", "path": r.Path, "kind": r.Kind, "body": r.Body})
+	if err == nil {
+		doc, err = canonical(doc)
 	}
-	return nil
-}
-
-// canonical is the RFC 8785 form of a JSON value, by which two bodies are compared.
-func canonical(doc []byte) (json.RawMessage, error) {
-	v := jsontext.Value(slices.Clone(doc))
-	if err := v.Canonicalize(); err != nil {
-		return nil, err
+	if err != nil {
+		return "", fmt.Errorf("the request's fingerprint: %w", err)
 	}
-	return json.RawMessage(v), nil
+	sum := sha256.Sum256(doc)
+	return hex.EncodeToString(sum[:]), nil
 }

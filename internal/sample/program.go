@@ -32,6 +32,7 @@ const (
 const (
 	envKey     = "AGENTTASK_IDEMPOTENCY_KEY"
 	envTask    = "AGENTTASK_TASK"
+	envRunID   = "AGENTTASK_RUN_ID"
 	envStep    = "AGENTTASK_STEP"
 	envAttempt = "AGENTTASK_ATTEMPT"
 	envSeed    = "AGENTTASK_SEED"
@@ -41,6 +42,7 @@ const (
 const (
 	exitFailed  = 1
 	exitRetry   = 75  // EX_TEMPFAIL: the operator starts another attempt
+	exitKilled  = 137 // 128 + SIGKILL
 	exitStopped = 143 // 128 + SIGTERM
 )
 
@@ -57,13 +59,24 @@ type Program struct {
 	Client *http.Client
 	// Pause waits for d, or until ctx ends and then returns its error.
 	Pause func(ctx context.Context, d time.Duration) error
+	// Kill ends the program at once, by SIGKILL.
+	Kill func()
 	// Stderr takes messages for the pod's log.
 	Stderr io.Writer
 }
 
 // NewProgram is the program as a step's container sees it.
 func NewProgram() Program {
-	return Program{Dir: Dir, Getenv: os.Getenv, Client: NewClient(), Pause: pause, Stderr: os.Stderr}
+	return Program{Dir: Dir, Getenv: os.Getenv, Client: NewClient(), Pause: pause, Kill: kill, Stderr: os.Stderr}
+}
+
+// kill ends this process. The first process of a container is immune to its own SIGKILL
+// and exits instead; in a step that is the runner.
+func kill() {
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Kill()
+	}
+	os.Exit(exitKilled)
 }
 
 // Exit is an error that says how the program ends.
@@ -75,6 +88,8 @@ type Exit struct {
 	// RetryAfter is the least wait before the next attempt, as in an HTTP header:
 	// seconds, or a date.
 	RetryAfter string
+	// Kill ends the program by SIGKILL, so that its exit code says nothing.
+	Kill bool
 }
 
 func (e *Exit) Error() string { return e.Message }
@@ -87,6 +102,11 @@ func failf(format string, args ...any) error {
 // retryf asks for another attempt.
 func retryf(format string, args ...any) error {
 	return &Exit{Code: exitRetry, Message: fmt.Sprintf(format, args...)}
+}
+
+// unknownf ends the program without an outcome.
+func unknownf(format string, args ...any) error {
+	return &Exit{Code: exitKilled, Message: fmt.Sprintf(format, args...), Kill: true}
 }
 
 // stopped ends a program that was told to stop.
@@ -102,10 +122,15 @@ func (p Program) Finish(err error) int {
 	}
 	exit := &Exit{Code: exitFailed, Message: err.Error()}
 	errors.As(err, &exit)
-	fmt.Fprintln(p.Stderr, exit.Message)
-	p.leave(messageFile, strings.ToValidUTF8(truncate(exit.Message, maxMessage), ""))
+	if exit.Message != "" {
+		fmt.Fprintln(p.Stderr, exit.Message)
+		p.leave(messageFile, strings.ToValidUTF8(truncate(exit.Message, maxMessage), ""))
+	}
 	if exit.RetryAfter != "" {
 		p.leave(retryAfterFile, exit.RetryAfter)
+	}
+	if exit.Kill {
+		p.Kill()
 	}
 	return exit.Code
 }
@@ -138,7 +163,11 @@ func (p Program) input(v any) error {
 	if err != nil {
 		return err
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
+	return decodeInput(raw, v)
+}
+
+func decodeInput(doc []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
 		return failf("the step's input does not fit this program: %v; mend input in the task's step", err)

@@ -23,9 +23,9 @@ import (
 // step is a program in a directory of its own, as a step's container sees it.
 func step(t *testing.T, input string) Program {
 	t.Helper()
-	p := Program{Dir: t.TempDir(), Client: NewClient(), Pause: pause, Stderr: io.Discard}
+	p := Program{Dir: t.TempDir(), Client: NewClient(), Pause: pause, Kill: func() {}, Stderr: io.Discard}
 	p.Getenv = environment(map[string]string{
-		envKey: "research-publish-1", envTask: "research", envStep: "publish", envAttempt: "1", envSeed: "7",
+		envKey: "research-publish-1", envRunID: "run-1", envTask: "research", envStep: "publish", envAttempt: "1", envSeed: "7",
 	})
 	if input != "" {
 		if err := os.WriteFile(filepath.Join(p.Dir, inputFile), []byte(input), 0o644); err != nil {
@@ -70,11 +70,11 @@ func asJSON(t *testing.T, v any) string {
 func TestNamesAreThoseOfTheContract(t *testing.T) {
 	got := []string{
 		Dir, path.Join(Dir, inputFile), path.Join(Dir, outputFile), path.Join(Dir, messageFile), path.Join(Dir, retryAfterFile),
-		envKey, envTask, envStep, envAttempt, envSeed,
+		envKey, envRunID, envTask, envStep, envAttempt, envSeed,
 	}
 	want := []string{
 		stepexec.MountPath, stepexec.InputPath, stepexec.OutputPath, stepexec.MessagePath, stepexec.RetryAfterPath,
-		stepexec.EnvKey, stepexec.EnvTask, stepexec.EnvStep, stepexec.EnvAttempt, stepexec.EnvSeed,
+		stepexec.EnvKey, stepexec.EnvRunID, stepexec.EnvTask, stepexec.EnvStep, stepexec.EnvAttempt, stepexec.EnvSeed,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("names (-contract +sample):\n%s", diff)

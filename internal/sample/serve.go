@@ -27,26 +27,33 @@ type LedgerOptions struct {
 	Addr string
 	// File keeps the records; empty: they are in memory.
 	File string
+	// Policy is what is asked of keys.
+	Policy Policy
 }
 
 // RunLedger serves a ledger until ctx ends, then answers what it has begun.
 func RunLedger(ctx context.Context, o LedgerOptions, log io.Writer) (err error) {
+	if o.Policy.KeyTTL < 0 {
+		return fmt.Errorf("--key-ttl is %v: give a time such as 24h", o.Policy.KeyTTL)
+	}
 	ledger := NewLedger(time.Now)
 	if o.File != "" {
 		if ledger, err = OpenLedger(o.File, time.Now); err != nil {
 			return err
 		}
 	}
+	ledger.Policy = o.Policy
 	defer func() { err = errors.Join(err, ledger.Close()) }()
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", o.Addr)
 	if err != nil {
 		return fmt.Errorf("listening: %w; give a free address in --addr", err)
 	}
-	fmt.Fprintf(log, "ledger: %d effects, listening on %s\n", len(ledger.List("")), listener.Addr())
-	return serve(ctx, listener, Handler(ledger))
+	fmt.Fprintf(log, "ledger: %d effects, listening on %s\n", len(ledger.List(Filter{})), listener.Addr())
+	return serve(ctx, listener, Handler(ledger), ledger.gates.stop)
 }
 
-func serve(ctx context.Context, listener net.Listener, handler http.Handler) error {
+// serve serves until ctx ends; then it calls stopping, which ends what is held.
+func serve(ctx context.Context, listener net.Listener, handler http.Handler, stopping func()) error {
 	server := &http.Server{
 		Handler:        handler,
 		ReadTimeout:    readTimeout,
@@ -54,6 +61,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler) err
 		IdleTimeout:    idleTimeout,
 		MaxHeaderBytes: 16 << 10,
 	}
+	server.RegisterOnShutdown(stopping)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	select {

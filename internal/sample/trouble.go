@@ -23,18 +23,27 @@ func Flaky(p Program, succeedOn int) error {
 	if succeedOn < 1 {
 		return failf("--succeed-on %d is not an attempt's number: give 1 or more", succeedOn)
 	}
-	text, err := p.env(envAttempt)
+	attempt, err := p.attempt()
 	if err != nil {
 		return err
-	}
-	attempt, err := strconv.Atoi(text)
-	if err != nil || attempt < 1 {
-		return failf("%s is %q, not an attempt's number: 1, 2 and so on", envAttempt, text)
 	}
 	if attempt < succeedOn {
 		return retryf("attempt %d of %d did not work out, as asked by --succeed-on", attempt, succeedOn)
 	}
 	return p.output(map[string]int{"attempts": attempt})
+}
+
+// attempt is the number of this attempt, from 1.
+func (p Program) attempt() (int, error) {
+	text, err := p.env(envAttempt)
+	if err != nil {
+		return 0, err
+	}
+	attempt, err := strconv.Atoi(text)
+	if err != nil || attempt < 1 {
+		return 0, failf("%s is %q, not an attempt's number: 1, 2 and so on", envAttempt, text)
+	}
+	return attempt, nil
 }
 
 // Fail ends with an exit code that is not retried.

@@ -31,21 +31,42 @@ const (
 
 	// backstop is how far the pod's own deadline stands above the runner's.
 	backstop = time.Minute
+
+	// graceMargin is how many seconds before its pod's SIGKILL a request that may not be
+	// sent twice stops to wait for its answer.
+	graceMargin = 5
 )
 
-// Render makes the Job of a step's current attempt. It is pure: the same arguments
-// give the same Job.
-func Render(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, runnerImage string) *batchv1.Job {
-	template := podTemplate(task, step, record, input, runnerImage)
-	labels := managedLabels(task, step.Name, record.Attempt)
+// Attempt is all that an attempt's Job is made from.
+type Attempt struct {
+	// Step is the step's name.
+	Step string
+	// Record is the attempt's record: its number, key, action hash and Job name.
+	Record *v1alpha1.ActionStatus
+	// Run or HTTP is what it does.
+	Run  *v1alpha1.RunAction
+	HTTP *v1alpha1.HTTPAction
+	// Input is the rendered input of Run, or the HTTPRequest that HTTP became.
+	Input []byte
+	// Timeout is how long its program may run, StartTimeout how long its pod may take to
+	// start it.
+	Timeout, StartTimeout time.Duration
+	// Once says that it must not start twice: its pod is fenced.
+	Once bool
+}
+
+// Render makes an attempt's Job. It is pure: the same arguments give the same Job.
+func Render(task *v1alpha1.AgentTask, a Attempt, runnerImage string) *batchv1.Job {
+	template := podTemplate(task, a, runnerImage)
+	labels := managedLabels(task, a)
 	return &batchv1.Job{
 		TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"},
 		ObjectMeta: metav1.ObjectMeta{
-			Name:      record.JobName,
+			Name:      a.Record.JobName,
 			Namespace: task.Namespace,
 			Labels:    withQueueLabels(labels, template.Labels),
 			Annotations: map[string]string{
-				v1alpha1.AnnotationActionHash: record.ActionHash,
+				v1alpha1.AnnotationActionHash: a.Record.ActionHash,
 				v1alpha1.AnnotationGeneration: strconv.FormatInt(task.Generation, 10),
 			},
 			OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(task, v1alpha1.GroupVersion.WithKind("AgentTask"))},
@@ -78,12 +99,12 @@ func PodOf(job *batchv1.Job) *corev1.Pod {
 	}
 }
 
-func managedLabels(task *v1alpha1.AgentTask, step string, attempt int32) map[string]string {
+func managedLabels(task *v1alpha1.AgentTask, a Attempt) map[string]string {
 	return map[string]string{
 		v1alpha1.LabelManaged: "true",
 		v1alpha1.LabelTask:    taskLabel(task.Name),
-		v1alpha1.LabelStep:    step,
-		v1alpha1.LabelAttempt: strconv.Itoa(int(attempt)),
+		v1alpha1.LabelStep:    a.Step,
+		v1alpha1.LabelAttempt: strconv.Itoa(int(a.Record.Attempt)),
 	}
 }
 
@@ -104,27 +125,30 @@ func withQueueLabels(labels, template map[string]string) map[string]string {
 	return labels
 }
 
-func podTemplate(task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, input []byte, runnerImage string) corev1.PodTemplateSpec {
+func podTemplate(task *v1alpha1.AgentTask, a Attempt, runnerImage string) corev1.PodTemplateSpec {
 	template := corev1.PodTemplateSpec{}
 	if task.Spec.PodTemplate != nil {
 		template = *task.Spec.PodTemplate.DeepCopy()
 	}
-	template.Labels = merged(template.Labels, managedLabels(task, step.Name, record.Attempt))
+	template.Labels = merged(template.Labels, managedLabels(task, a))
 	template.Annotations = merged(template.Annotations, map[string]string{
-		v1alpha1.AnnotationInput: string(input),
+		v1alpha1.AnnotationInput: string(a.Input),
 		// So that kubectl logs does not say which container it took.
 		"kubectl.kubernetes.io/default-container": ContainerStep,
 	})
 
 	spec := &template.Spec
 	defaultPodSpec(spec)
-	main := stepContainer(spec.Containers, task, step, record, *spec.TerminationGracePeriodSeconds)
+	main := stepContainer(spec.Containers, task, a, *spec.TerminationGracePeriodSeconds, runnerImage)
 	spec.Containers = []corev1.Container{main}
 	spec.InitContainers = slices.Concat([]corev1.Container{installContainer(runnerImage, main.Resources)}, spec.InitContainers)
 	spec.Volumes = append(spec.Volumes, workVolumes()...)
 	spec.RestartPolicy = corev1.RestartPolicyNever
-	limit := step.StartDeadline() + step.RunTimeout() + time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second + backstop
+	limit := a.StartTimeout + a.Timeout + time.Duration(*spec.TerminationGracePeriodSeconds)*time.Second + backstop
 	spec.ActiveDeadlineSeconds = new(int64(math.Ceil(limit.Seconds())))
+	if a.Once {
+		fence(&template, task)
+	}
 	return template
 }
 
@@ -170,13 +194,28 @@ func restrictContainer(c *corev1.Container) {
 }
 
 // stepContainer builds the step's container on the base that the pod template gives.
-func stepContainer(base []corev1.Container, task *v1alpha1.AgentTask, step *v1alpha1.Step, record *v1alpha1.StepStatus, grace int64) corev1.Container {
+func stepContainer(base []corev1.Container, task *v1alpha1.AgentTask, a Attempt, grace int64, runnerImage string) corev1.Container {
 	c := corev1.Container{}
 	if len(base) > 0 {
 		c = base[0]
 	}
-	run := step.Run
 	c.Name = ContainerStep
+	c.Env = slices.Concat(contractEnv(task, a), withoutContract(c.Env))
+	if a.HTTP != nil {
+		requestContainer(&c, a, grace, runnerImage)
+	} else {
+		programContainer(&c, a, grace)
+	}
+	c.VolumeMounts = append(c.VolumeMounts, corev1.VolumeMount{Name: volumeWork, MountPath: MountPath})
+	c.TerminationMessagePath = TerminationPath
+	c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
+	restrictContainer(&c)
+	return c
+}
+
+// programContainer lets a container run a program under the runner.
+func programContainer(c *corev1.Container, a Attempt, grace int64) {
+	run := a.Run
 	c.Image = run.Image
 	if run.ImagePullPolicy != "" {
 		c.ImagePullPolicy = run.ImagePullPolicy
@@ -187,32 +226,57 @@ func stepContainer(base []corev1.Container, task *v1alpha1.AgentTask, step *v1al
 	if run.Resources != nil {
 		c.Resources = *run.Resources.DeepCopy()
 	}
-	c.Command = []string{RunnerPath, "exec", "--timeout=" + step.RunTimeout().String(), "--grace=" + strconv.FormatInt(grace, 10) + "s"}
+	c.Command = []string{RunnerPath, "exec", "--timeout=" + a.Timeout.String(), "--grace=" + strconv.FormatInt(grace, 10) + "s"}
 	if run.Output != "" {
 		c.Command = append(c.Command, "--output="+string(run.Output))
 	}
+	if a.Once {
+		c.Command = append(c.Command, "--once")
+	}
 	c.Command = append(append(c.Command, "--"), run.Command...)
 	c.Args = run.Args
-	c.Env = slices.Concat(contractEnv(task, record), withoutContract(c.Env), withoutContract(run.Env))
+	c.Env = slices.Concat(c.Env, withoutContract(run.Env))
 	c.EnvFrom = slices.Concat(c.EnvFrom, run.EnvFrom)
-	c.VolumeMounts = slices.Concat(c.VolumeMounts, run.VolumeMounts,
-		[]corev1.VolumeMount{{Name: volumeWork, MountPath: MountPath}})
-	c.TerminationMessagePath = TerminationPath
-	c.TerminationMessagePolicy = corev1.TerminationMessageReadFile
-	restrictContainer(&c)
-	return c
+	c.VolumeMounts = slices.Concat(c.VolumeMounts, run.VolumeMounts)
+}
+
+// requestContainer lets a container send a request: the runner does, in its own image.
+func requestContainer(c *corev1.Container, a Attempt, grace int64, runnerImage string) {
+	c.Image, c.ImagePullPolicy = runnerImage, corev1.PullIfNotPresent
+	c.Command, c.Args = []string{RunnerPath, "http"}, nil
+	if a.Once {
+		c.Command = append(c.Command, "--once", "--grace="+strconv.FormatInt(max(grace-graceMargin, 0), 10)+"s")
+	}
+	c.Env = append(c.Env, requestEnv(a.HTTP)...)
+}
+
+// requestEnv are the secrets of a request, and whom to trust: what may not stand in the
+// pod's annotations.
+func requestEnv(http *v1alpha1.HTTPAction) []corev1.EnvVar {
+	var env []corev1.EnvVar
+	for i, h := range http.Headers {
+		if h.SecretKeyRef != nil {
+			env = append(env, corev1.EnvVar{Name: EnvHTTPHeader(i), ValueFrom: &corev1.EnvVarSource{SecretKeyRef: h.SecretKeyRef}})
+		}
+	}
+	if http.TLS != nil && http.TLS.CA != nil {
+		env = append(env, corev1.EnvVar{Name: EnvHTTPCA, ValueFrom: &corev1.EnvVarSource{
+			ConfigMapKeyRef: http.TLS.CA.ConfigMapKeyRef, SecretKeyRef: http.TLS.CA.SecretKeyRef,
+		}})
+	}
+	return env
 }
 
 // contractEnv comes first, so that a step's own variables may use it as $(NAME).
-func contractEnv(task *v1alpha1.AgentTask, record *v1alpha1.StepStatus) []corev1.EnvVar {
+func contractEnv(task *v1alpha1.AgentTask, a Attempt) []corev1.EnvVar {
 	return []corev1.EnvVar{
-		{Name: EnvKey, Value: record.IdempotencyKey},
+		{Name: EnvKey, Value: a.Record.IdempotencyKey},
 		{Name: EnvTask, Value: task.Name},
 		{Name: EnvNamespace, Value: task.Namespace},
 		{Name: EnvRunID, Value: task.Status.RunID},
-		{Name: EnvStep, Value: record.Name},
-		{Name: EnvAttempt, Value: strconv.Itoa(int(record.Attempt))},
-		{Name: EnvSeed, Value: Seed(record.IdempotencyKey)},
+		{Name: EnvStep, Value: a.Step},
+		{Name: EnvAttempt, Value: strconv.Itoa(int(a.Record.Attempt))},
+		{Name: EnvSeed, Value: Seed(a.Record.IdempotencyKey)},
 	}
 }
 

@@ -16,18 +16,27 @@ import (
 // that may be mended without changing it (image, resources, environment).
 type Action struct {
 	// Step is the step's name, Role what the action is for it.
-	Step, Role string
-	// Kind is the action's kind: run.
+	Step string
+	Role v1alpha1.Role
+	// Kind is the action's kind: run or http.
 	Kind string
-	// Command and Args of a run action.
+	// Command and Args of a run action; method and URL of an http action.
 	Command, Args []string
-	// Input is the rendered input as canonical JSON.
+	// Input is the rendered input, or what an http action sends, as canonical JSON.
 	Input []byte
 }
 
-// RunActionOf is the action of a step that runs a program.
-func RunActionOf(step *v1alpha1.Step, input []byte) Action {
-	return Action{Step: step.Name, Role: RoleMain, Kind: "run", Command: step.Run.Command, Args: step.Run.Args, Input: input}
+// RunActionOf is the action that runs a program.
+func RunActionOf(step string, role v1alpha1.Role, run *v1alpha1.RunAction, input []byte) Action {
+	return Action{Step: step, Role: role, Kind: "run", Command: run.Command, Args: run.Args, Input: input}
+}
+
+// HTTPActionOf is the action that sends a request. A body of nil is none.
+func HTTPActionOf(step string, role v1alpha1.Role, method, url string, body []byte) Action {
+	if body == nil {
+		body = []byte("null")
+	}
+	return Action{Step: step, Role: role, Kind: "http", Command: []string{method, url}, Input: body}
 }
 
 // Key is the idempotency key of the action in a run: <runID>.<step>.<sha256>. It
@@ -71,6 +80,9 @@ func SpecHash(step *v1alpha1.Step) string {
 	plain := *step
 	if plain.Effect == v1alpha1.EffectIdempotent {
 		plain.Effect = ""
+	}
+	if plain.OnUnknown == v1alpha1.UnknownPause {
+		plain.OnUnknown = ""
 	}
 	if plain.Run != nil && plain.Run.Output == v1alpha1.OutputFile {
 		run := *plain.Run

@@ -11,10 +11,9 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/types"
-)
 
-// RoleMain is the role of a step's own action, as against those that serve it.
-const RoleMain = "main"
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
 
 const (
 	maxNameTask = 20
@@ -28,7 +27,7 @@ const (
 //
 // The same arguments give the same name, always; the hash keeps apart what is equal
 // after cutting. It is a DNS label of at most 63 characters for attempts below 100,000.
-func JobName(taskName string, taskUID types.UID, step, role string, attempt int32) string {
+func JobName(taskName string, taskUID types.UID, step string, role v1alpha1.Role, attempt int32) string {
 	sum := digest(string(taskUID), step, role)
 	hash := strings.ToLower(base32.StdEncoding.EncodeToString(sum[:]))[:nameHash]
 	return strings.Join([]string{

@@ -5,17 +5,21 @@ package harness
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/rand"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -39,10 +43,26 @@ rules:
 `, level)
 }
 
-// AuditLog is what the API server was asked, by everybody.
+// AuditLog is what the API server was asked, by everybody. Each line is read once.
 type AuditLog struct {
 	path   string
 	client client.Client
+
+	mu     sync.Mutex
+	offset int64 // where the first line that was not read yet begins
+	count  Mark
+	in     map[string][]entry // by namespace
+	marks  map[string]bool    // requests of its own that were read
+}
+
+func newAuditLog(path string, c client.Client) *AuditLog {
+	return &AuditLog{path: path, client: c, in: map[string][]entry{}, marks: map[string]bool{}}
+}
+
+// entry is a request and its number in the log.
+type entry struct {
+	number Mark
+	Request
 }
 
 // Request is one that the API server has answered.
@@ -94,60 +114,79 @@ type Mark int64
 
 // Mark is the end of the log as it is now.
 func (a *AuditLog) Mark() (Mark, error) {
-	info, err := os.Stat(a.path)
-	if err != nil {
-		return 0, err
-	}
-	return Mark(info.Size()), nil
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	err := a.read()
+	return a.count, err
 }
 
-// Since reads the requests from a mark on that all keep functions keep. All that was
+// Since are the requests from a mark on that all keep functions keep. All that was
 // answered before Since was called is among them.
 func (a *AuditLog) Since(ctx context.Context, mark Mark, keep ...func(Request) bool) ([]Request, error) {
-	if err := a.flush(ctx, mark); err != nil {
+	if err := a.flush(ctx); err != nil {
 		return nil, err
 	}
-	list, err := a.read(mark)
-	if err != nil {
-		return nil, err
-	}
-	var kept []Request
-next:
-	for _, r := range list {
-		for _, f := range keep {
-			if !f(r) {
-				continue next
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var found []entry
+	for _, list := range a.in {
+		for _, e := range list {
+			if e.number >= mark {
+				found = append(found, e)
 			}
 		}
-		kept = append(kept, r)
 	}
-	return kept, nil
+	slices.SortFunc(found, func(a, b entry) int { return cmp.Compare(a.number, b.number) })
+	return kept(found, keep), nil
+}
+
+// In are the requests about what is in a namespace that all keep functions keep. It is
+// Since for one namespace, and looks at no other.
+func (a *AuditLog) In(ctx context.Context, namespace string, keep ...func(Request) bool) ([]Request, error) {
+	if err := a.flush(ctx); err != nil {
+		return nil, err
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return kept(a.in[namespace], keep), nil
+}
+
+// Forget drops what is known about a namespace so far.
+func (a *AuditLog) Forget(namespace string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.in, namespace)
+}
+
+func kept(list []entry, keep []func(Request) bool) []Request {
+	var requests []Request
+	for _, e := range list {
+		if !slices.ContainsFunc(keep, func(f func(Request) bool) bool { return !f(e.Request) }) {
+			requests = append(requests, e.Request)
+		}
+	}
+	return requests
 }
 
 // flush makes a request of its own and waits until the log shows it.
-func (a *AuditLog) flush(ctx context.Context, mark Mark) error {
-	name := fmt.Sprintf("audit-mark-%d", time.Now().UnixNano())
+func (a *AuditLog) flush(ctx context.Context) error {
+	name := markPrefix + rand.String(16)
 	probe := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
 	if err := a.client.Create(ctx, probe, client.DryRunAll); err != nil {
 		return err
 	}
-	return wait.PollUntilContextTimeout(ctx, 10*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
-		text, err := a.text(mark)
-		return bytes.Contains(text, []byte(name)), err
+	return wait.PollUntilContextTimeout(ctx, 5*time.Millisecond, 10*time.Second, true, func(context.Context) (bool, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		err := a.read()
+		found := a.marks[name]
+		delete(a.marks, name)
+		return found, err
 	})
 }
 
-func (a *AuditLog) text(mark Mark) ([]byte, error) {
-	file, err := os.Open(a.path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	if _, err := file.Seek(int64(mark), io.SeekStart); err != nil {
-		return nil, err
-	}
-	return io.ReadAll(file)
-}
+// markPrefix begins the names of the log's own requests.
+const markPrefix = "audit-mark-"
 
 // auditEvent is what is read of an event of audit.k8s.io.
 type auditEvent struct {
@@ -168,39 +207,58 @@ type auditEvent struct {
 	StageTimestamp           metav1.MicroTime `json:"stageTimestamp"`
 }
 
-func (a *AuditLog) read(mark Mark) ([]Request, error) {
-	text, err := a.text(mark)
+// read reads on from where it was left. What stands after the last newline is still being
+// written.
+func (a *AuditLog) read() error {
+	file, err := os.Open(a.path)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var list []Request
-	lines := bufio.NewReader(bytes.NewReader(text))
+	defer func() { _ = file.Close() }()
+	if _, err := file.Seek(a.offset, io.SeekStart); err != nil {
+		return err
+	}
+	lines := bufio.NewReaderSize(file, 1<<20)
 	for {
 		line, err := lines.ReadBytes('\n')
-		if err == io.EOF {
-			return list, nil // what stands after the last newline is still being written
+		if errors.Is(err, io.EOF) {
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
-		e := auditEvent{}
-		if err := json.Unmarshal(line, &e); err != nil {
-			return nil, fmt.Errorf("audit log: %w", err)
+		a.offset += int64(len(line))
+		if err := a.add(line); err != nil {
+			return fmt.Errorf("audit log: %w", err)
 		}
-		if e.ObjectRef == nil {
-			continue
-		}
-		r := Request{
-			User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, Body: e.RequestObject,
-			Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
-			Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
-			Start: e.RequestReceivedTimestamp.Time, End: e.StageTimestamp.Time,
-		}
-		if e.ResponseStatus != nil {
-			r.Code, r.Message = e.ResponseStatus.Code, e.ResponseStatus.Message
-		}
-		list = append(list, r)
 	}
+}
+
+// add takes a line in.
+func (a *AuditLog) add(line []byte) error {
+	e := auditEvent{}
+	if err := json.Unmarshal(line, &e); err != nil {
+		return err
+	}
+	a.count++
+	switch {
+	case e.ObjectRef == nil:
+		return nil
+	case strings.HasPrefix(e.ObjectRef.Name, markPrefix):
+		a.marks[e.ObjectRef.Name] = true
+		return nil
+	}
+	r := Request{
+		User: e.User.Username, UserAgent: e.UserAgent, Verb: e.Verb, Body: e.RequestObject,
+		Group: e.ObjectRef.APIGroup, Resource: e.ObjectRef.Resource, Subresource: e.ObjectRef.Subresource,
+		Namespace: e.ObjectRef.Namespace, Name: e.ObjectRef.Name,
+		Start: e.RequestReceivedTimestamp.Time, End: e.StageTimestamp.Time,
+	}
+	if e.ResponseStatus != nil {
+		r.Code, r.Message = e.ResponseStatus.Code, e.ResponseStatus.Message
+	}
+	a.in[r.Namespace] = append(a.in[r.Namespace], entry{a.count - 1, r})
+	return nil
 }
 
 // InNamespace keeps requests about what is in a namespace.

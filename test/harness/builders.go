@@ -154,3 +154,36 @@ func (t *Task) policy(change func(*v1alpha1.RetryPolicy)) *Task {
 		change(s.Retry)
 	})
 }
+
+// Once gives the step effect Once.
+func (t *Task) Once() *Task { return t.Effect(v1alpha1.EffectOnce) }
+
+// Effect sets the step's effect.
+func (t *Task) Effect(effect v1alpha1.Effect) *Task {
+	return t.Last(func(s *v1alpha1.Step) { s.Effect = effect })
+}
+
+// OnUnknown sets the step's onUnknown.
+func (t *Task) OnUnknown(policy v1alpha1.OnUnknown) *Task {
+	return t.Last(func(s *v1alpha1.Step) { s.OnUnknown = policy })
+}
+
+// Key sets the step's idempotencyKey.
+func (t *Task) Key(key string) *Task {
+	return t.Last(func(s *v1alpha1.Step) { s.IdempotencyKey = key })
+}
+
+// Check gives the step a check that runs a program of that name.
+func (t *Task) Check(name string, when v1alpha1.CheckWhen) *Task {
+	return t.Last(func(s *v1alpha1.Step) {
+		s.Check = &v1alpha1.Check{Run: &v1alpha1.RunAction{Image: "tools.invalid/tools:1", Command: []string{name}}, When: when}
+	})
+}
+
+// Verify runs each step twice, and observes by a program of that name.
+func (t *Task) Verify(name string) *Task {
+	t.task.Spec.Verify = &v1alpha1.Verify{Mode: v1alpha1.VerifyRunTwice, Observe: v1alpha1.Observe{
+		Run: &v1alpha1.RunAction{Image: "tools.invalid/tools:1", Command: []string{name}},
+	}}
+	return t
+}

@@ -11,10 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -23,7 +23,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
-	"sigs.k8s.io/yaml"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 )
@@ -64,9 +63,12 @@ type Cluster struct {
 	Dir string
 
 	env         *envtest.Environment
+	follower    *follower
+	outsider    *Outsider
 	controllers *process
 	operator    *rest.Config
 	assets      string
+	root        string
 }
 
 // Start starts a control plane, installs the CRDs and the operator's ClusterRole.
@@ -93,17 +95,17 @@ func (c *Cluster) start(options Options) error {
 			return err
 		}
 	}
-	root, err := moduleRoot()
-	if err != nil {
+	var err error
+	if c.root, err = moduleRoot(); err != nil {
 		return err
 	}
-	if err := c.startControlPlane(root, options); err != nil {
+	if err := c.startControlPlane(options); err != nil {
 		return err
 	}
 	if err := c.startControllers(options); err != nil {
 		return err
 	}
-	if err := c.giveRights(root); err != nil {
+	if err := c.giveRights(); err != nil {
 		return err
 	}
 	if err := c.waitForServiceAccount("default"); err != nil {
@@ -114,23 +116,35 @@ func (c *Cluster) start(options Options) error {
 
 // startControlPlane starts etcd and the API server, with an audit log and the
 // admission plugins that a careful cluster has.
-func (c *Cluster) startControlPlane(root string, options Options) error {
+func (c *Cluster) startControlPlane(options Options) error {
 	c.env = &envtest.Environment{
 		BinaryAssetsDirectory:    c.assets,
-		CRDDirectoryPaths:        []string{filepath.Join(root, "config", "crd", "bases")},
+		CRDDirectoryPaths:        []string{filepath.Join(c.root, "config", "crd", "bases")},
 		ErrorIfCRDPathMissing:    true,
 		Scheme:                   c.Scheme,
 		ControlPlaneStartTimeout: startTimeout,
 		ControlPlaneStopTimeout:  startTimeout,
 	}
+	// In folders of ours, so that both can be stopped and started again.
+	c.env.ControlPlane.Etcd = &envtest.Etcd{DataDir: filepath.Join(c.Dir, "etcd")}
 	if options.Fsync {
-		c.env.ControlPlane.Etcd = newEtcd()
+		c.env.ControlPlane.Etcd.Configure().Disable("unsafe-no-fsync")
+	}
+	server := c.env.ControlPlane.GetAPIServer()
+	server.CertDir = filepath.Join(c.Dir, "apiserver")
+	if err := os.Mkdir(server.CertDir, 0o700); err != nil {
+		return err
+	}
+	server.Path = filepath.Join(c.Dir, "kube-apiserver")
+	start := fmt.Sprintf("#!/bin/sh\necho $$ >'%s'\nexec '%s' \"$@\"\n", c.serverPID(), filepath.Join(c.assets, "kube-apiserver"))
+	if err := os.WriteFile(server.Path, []byte(start), 0o700); err != nil {
+		return err
 	}
 	policy, log := filepath.Join(c.Dir, "audit-policy.yaml"), filepath.Join(c.Dir, "audit.log")
 	if err := os.WriteFile(policy, auditPolicy(options.AuditLevel), 0o600); err != nil {
 		return err
 	}
-	c.env.ControlPlane.GetAPIServer().Configure().
+	server.Configure().
 		Set("disable-admission-plugins", "StorageObjectInUseProtection").
 		Set("enable-admission-plugins", "OwnerReferencesPermissionEnforcement").
 		Set("audit-policy-file", policy).
@@ -146,41 +160,21 @@ func (c *Cluster) startControlPlane(root string, options Options) error {
 		return err
 	}
 	c.Client, err = client.NewWithWatch(config, client.Options{Scheme: c.Scheme})
-	c.Audit = &AuditLog{path: log, client: c.Client}
+	c.Audit = newAuditLog(log, c.Client)
+	c.follower = newFollower(etcd{c.env.ControlPlane.Etcd.URL.String()})
+	if err != nil {
+		return err
+	}
+	c.outsider, err = c.newOutsider()
 	return err
-}
-
-// giveRights makes the operator's user and binds the operator's own ClusterRole to it.
-func (c *Cluster) giveRights(root string) error {
-	text, err := os.ReadFile(filepath.Join(root, "config", "rbac", "role.yaml"))
-	if err != nil {
-		return err
-	}
-	role := &rbacv1.ClusterRole{}
-	if err := yaml.Unmarshal(text, role); err != nil {
-		return fmt.Errorf("config/rbac/role.yaml: %w", err)
-	}
-	binding := &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: OperatorUser},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: "User", Name: OperatorUser}},
-	}
-	for _, obj := range []client.Object{role, binding} {
-		if err := c.Client.Create(context.Background(), obj); err != nil {
-			return err
-		}
-	}
-	user, err := c.env.AddUser(envtest.User{Name: OperatorUser}, &rest.Config{QPS: -1})
-	if err != nil {
-		return err
-	}
-	c.operator = user.Config()
-	return nil
 }
 
 // Stop ends every process that Start started and removes what they left.
 func (c *Cluster) Stop() error {
 	var errs []error
+	if c.follower != nil {
+		c.follower.pause()
+	}
 	if c.controllers != nil {
 		errs = append(errs, c.controllers.stop())
 	}
@@ -217,6 +211,12 @@ func (c *Cluster) DeleteNamespace(ctx context.Context, name string) error {
 		return nil
 	}
 	return client.IgnoreNotFound(err)
+}
+
+// Revision is the API server's resource version now: that of the last change to anything.
+func (c *Cluster) Revision(ctx context.Context) (string, error) {
+	revision, err := c.follower.etcd.revision(ctx)
+	return strconv.FormatInt(revision, 10), err
 }
 
 // Kubectl runs kubectl as an administrator and returns what it prints.

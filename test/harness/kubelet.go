@@ -6,8 +6,11 @@ package harness
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http/httptest"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,6 +21,9 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
 
 // KubeletOptions of a Kubelet.
@@ -28,6 +34,21 @@ type KubeletOptions struct {
 	Node string
 	// Script says what becomes of each pod. Default: Plan(nil).
 	Script Script
+	// Quick makes a pod whose program ends at once known in one write after the bind,
+	// instead of two: nobody sees it run.
+	Quick bool
+}
+
+// ContainerStart is a container that was started: the moment from which on its program may have
+// changed the world, whatever is told of it.
+type ContainerStart struct {
+	Namespace, Pod  string
+	UID             types.UID
+	Task, Step, Key string
+	Attempt         int
+	// Fenced says that the pod held the fence's finalizer.
+	Fenced bool
+	Time   time.Time
 }
 
 // Kubelet plays pods: it takes every pod that has no node, or its own, and does what
@@ -35,6 +56,7 @@ type KubeletOptions struct {
 type Kubelet struct {
 	Node string
 
+	quick    bool
 	client   kubernetes.Interface
 	server   *httptest.Server
 	cancel   context.CancelFunc
@@ -42,10 +64,12 @@ type Kubelet struct {
 	running  sync.WaitGroup
 	informer informers.SharedInformerFactory
 
-	mu     sync.Mutex
-	script Script
-	pods   map[types.UID]*played
-	logs   map[types.NamespacedName]string
+	mu      sync.Mutex
+	script  Script
+	scripts map[string]Script // by namespace
+	starts  map[string][]ContainerStart
+	pods    map[types.UID]*played
+	logs    map[types.NamespacedName]string
 }
 
 // played is a pod that is being played.
@@ -63,7 +87,10 @@ func (c *Cluster) StartKubelet(o KubeletOptions) (*Kubelet, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &Kubelet{Node: o.Node, client: client, script: o.Script, pods: map[types.UID]*played{}, logs: map[types.NamespacedName]string{}}
+	k := &Kubelet{
+		Node: o.Node, quick: o.Quick, client: client, script: o.Script,
+		scripts: map[string]Script{}, starts: map[string][]ContainerStart{}, pods: map[types.UID]*played{}, logs: map[types.NamespacedName]string{},
+	}
 	if k.Node == "" {
 		k.Node = "node"
 		if o.Namespace != "" {
@@ -98,6 +125,40 @@ func (k *Kubelet) SetScript(script Script) {
 	k.script = script
 }
 
+// Play says what becomes of the pods of a namespace that are made from now on.
+func (k *Kubelet) Play(namespace string, script Script) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.scripts[namespace] = script
+}
+
+// Starts are the containers that were started in a namespace, in order. A pod that ends
+// instantly has no node and starts none.
+func (k *Kubelet) Starts(namespace string) []ContainerStart {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return slices.Clone(k.starts[namespace])
+}
+
+// Forget drops what is known about a namespace.
+func (k *Kubelet) Forget(namespace string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.scripts, namespace)
+	delete(k.starts, namespace)
+	maps.DeleteFunc(k.logs, func(name types.NamespacedName, _ string) bool { return name.Namespace == namespace })
+}
+
+// start notes that a pod's container is started.
+func (k *Kubelet) start(pod *corev1.Pod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.starts[pod.Namespace] = append(k.starts[pod.Namespace], ContainerStart{
+		Namespace: pod.Namespace, Pod: pod.Name, UID: pod.UID, Task: env(pod, stepexec.EnvTask), Step: StepOf(pod), Key: KeyOf(pod),
+		Attempt: AttemptOf(pod), Fenced: slices.Contains(pod.Finalizers, v1alpha1.FenceFinalizer), Time: time.Now(),
+	})
+}
+
 // Stop stops the kubelet, and takes its node away. What its pods are, they stay.
 func (k *Kubelet) Stop() error {
 	k.cancel()
@@ -130,7 +191,11 @@ func (k *Kubelet) see(obj any) {
 		}
 		p = &played{deleted: make(chan struct{})}
 		k.pods[pod.UID] = p
-		b := k.script(pod)
+		script := k.script
+		if of := k.scripts[pod.Namespace]; of != nil {
+			script = of
+		}
+		b := script(pod)
 		if b.Log != "" {
 			k.logs[types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}] = b.Log
 		}

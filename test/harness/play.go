@@ -31,17 +31,34 @@ func (k *Kubelet) play(pod *corev1.Pod, b Behaviour, deleted <-chan struct{}) {
 	case b.Waiting != "":
 		k.write(pod, func(s *corev1.PodStatus) { b.wait(pod, s) })
 		k.await(deleted, nil)
+	case told(deleted): // before it was started
+		k.write(pod, func(s *corev1.PodStatus) { neverStarted.end(pod, s) })
+		k.remove(pod)
+		return
 	default:
-		if !k.write(pod, func(s *corev1.PodStatus) { run(pod, s) }) {
+		k.start(pod)
+		seen := !k.quick || b.Until != nil
+		if seen && !k.write(pod, func(s *corev1.PodStatus) { run(pod, s) }) {
 			return
 		}
 		if b.Until == nil || k.await(deleted, b.Until) {
-			k.write(pod, func(s *corev1.PodStatus) { b.end(pod, s) })
+			if k.write(pod, func(s *corev1.PodStatus) { b.end(pod, s) }) && pod.DeletionTimestamp != nil && !b.Deaf {
+				k.remove(pod)
+			}
 			return
 		}
 	}
 	if k.ctx.Err() == nil && !b.Deaf {
 		k.kill(pod, b)
+	}
+}
+
+func told(deleted <-chan struct{}) bool {
+	select {
+	case <-deleted:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -74,6 +91,18 @@ func (k *Kubelet) kill(pod *corev1.Pod, b Behaviour) {
 		}}
 		k.write(pod, func(s *corev1.PodStatus) { killed.end(pod, s) })
 	}
+	k.remove(pod)
+}
+
+// neverStarted is a pod that was deleted before its container was started: the kubelet
+// finds no container and cannot tell that there was none.
+var neverStarted = Behaviour{
+	NoResult: true, ExitCode: 137, ExitReason: "ContainerStatusUnknown",
+	Unreadable: "no container of the pod was found",
+}
+
+// remove takes away the object of a pod that has ended. Finalizers keep it.
+func (k *Kubelet) remove(pod *corev1.Pod) {
 	_ = k.client.CoreV1().Pods(pod.Namespace).Delete(k.ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64(0)), Preconditions: &metav1.Preconditions{UID: &pod.UID},
 	})

@@ -99,10 +99,3 @@ func (c *Cluster) startControllers(options Options) error {
 	c.controllers, err = startProcess(filepath.Join(c.Dir, "controller-manager.log"), filepath.Join(c.assets, "kube-controller-manager"), args...)
 	return err
 }
-
-// newEtcd is one that syncs its writes.
-func newEtcd() *envtest.Etcd {
-	etcd := &envtest.Etcd{}
-	etcd.Configure().Disable("unsafe-no-fsync")
-	return etcd
-}

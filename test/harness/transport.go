@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 )
 
@@ -29,70 +28,28 @@ func Each(f func(r *http.Request, next http.RoundTripper) (*http.Response, error
 	}
 }
 
-// IsWriteRequest says whether a request is a write, events apart.
-func IsWriteRequest(r *http.Request) bool {
-	return r.Method != http.MethodGet && r.Method != http.MethodHead && !strings.Contains(r.URL.Path, "/events")
-}
-
 // IsWatchOf says whether a request is a watch of a resource, such as "pods".
 func IsWatchOf(r *http.Request, resource string) bool {
 	return r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/"+resource)
 }
 
-// Crash cuts a client off at its k-th write, before or after the API server has done
-// it. Nothing gets through after that, in either direction.
-type Crash struct {
-	// At is the number, from 1, of the write at which the connection is cut.
-	At int64
-	// Applied says that the API server still does that write.
-	Applied bool
+// Crash is Faults of which the one is that the manager dies.
+type Crash struct{ faults *Faults }
 
-	writes atomic.Int64
-	once   sync.Once
-	cut    chan struct{}
-}
-
-// NewCrash makes a Crash.
+// NewCrash lets a manager die at a write, before or after the API server has done it.
 func NewCrash(at int64, applied bool) *Crash {
-	return &Crash{At: at, Applied: applied, cut: make(chan struct{})}
+	kind := DieBefore
+	if applied {
+		kind = DieAfter
+	}
+	return &Crash{NewFaults(Fault{At: at, Kind: kind})}
 }
 
-// Cut is closed when the connection is cut.
-func (c *Crash) Cut() <-chan struct{} { return c.cut }
-
-// Writes is how many writes were tried.
-func (c *Crash) Writes() int64 { return c.writes.Load() }
+// Cut is closed when it has died.
+func (c *Crash) Cut() <-chan struct{} { return c.faults.Hit() }
 
 // Wrap is for ManagerOptions.
-func (c *Crash) Wrap(next http.RoundTripper) http.RoundTripper {
-	return RoundTrip(func(r *http.Request) (*http.Response, error) {
-		if c.isCut() {
-			return nil, ErrCut
-		}
-		if !IsWriteRequest(r) || c.writes.Add(1) != c.At {
-			response, err := next.RoundTrip(r)
-			if err == nil && c.isCut() {
-				_ = response.Body.Close()
-				return nil, ErrCut
-			}
-			return response, err
-		}
-		defer c.once.Do(func() { close(c.cut) })
-		if c.Applied {
-			discard(next.RoundTrip(r))
-		}
-		return nil, ErrCut
-	})
-}
-
-func (c *Crash) isCut() bool {
-	select {
-	case <-c.cut:
-		return true
-	default:
-		return false
-	}
-}
+func (c *Crash) Wrap(next http.RoundTripper) http.RoundTripper { return c.faults.Wrap(next) }
 
 // Flaky loses a share of a client's writes: their request or their answer, in turn. The
 // n-th write, counted over all, is lost where Lose(n) says so.

@@ -53,4 +53,25 @@ var _ = Describe("The API cost", func() {
 		Eventually(func() ([]harness.Request, error) { return w.writes() }).Should(HaveLen(3))
 		Consistently(func() ([]harness.Request, error) { return w.writes() }).Should(HaveLen(3))
 	})
+
+	It("is seven writes for a step that must not start twice", func() {
+		w := newWorld(nil)
+		w.create(w.make("task").Step("one").Once().Step("two").Once().Obj())
+		w.reaches("task", v1alpha1.TaskSucceeded)
+		count := map[string]int{}
+		Eventually(func(g Gomega) {
+			list, err := w.writes()
+			g.Expect(err).NotTo(HaveOccurred())
+			clear(count)
+			for _, r := range list {
+				g.Expect(r.Rejected()).To(BeFalse(), "rejected: %s\nof\n%s", r, harness.List(list))
+				count[fmt.Sprintf("%s %s/%s", r.Verb, r.Resource, r.Subresource)]++
+			}
+			g.Expect(list).To(HaveLen(2*7+1), harness.List(list))
+		}).Should(Succeed())
+		Expect(count).To(Equal(map[string]int{
+			"update agenttasks/status": 5, "create jobs/": 2, "create pods/": 2, "patch pods/": 4, "patch jobs/status": 2,
+		}))
+		Consistently(func() ([]harness.Request, error) { return w.writes() }).Should(HaveLen(2*7 + 1))
+	})
 })

@@ -20,14 +20,13 @@ var _ = Describe("An operator that dies", func() {
 	const steps, writes = 3, 4*3 + 1
 
 	for at := int64(1); at <= writes; at++ {
-		for _, applied := range []bool{false, true} {
-			what := map[bool]string{false: "before", true: "after"}[applied]
+		for kind, what := range map[harness.FaultKind]string{harness.DieBefore: "before", harness.DieAfter: "after"} {
 			It(fmt.Sprintf("%s write %d of %d was done is only a pause", what, at, writes), func() {
 				w := emptyWorld(nil)
-				crash := harness.NewCrash(at, applied)
-				m := w.operator(harness.ManagerOptions{Name: "first", Wrap: crash.Wrap})
+				faults := harness.NewFaults(harness.Fault{At: at, Kind: kind})
+				m := w.operator(harness.ManagerOptions{Name: "first", Faults: faults})
 				w.create(w.make("task").Steps("one", "two", "three").Obj())
-				Eventually(crash.Cut()).Should(BeClosed(), func() string { return summary(w.get("task")) })
+				Eventually(faults.Hit()).Should(BeClosed(), func() string { return summary(w.get("task")) })
 				Expect(m.Stop()).To(Succeed())
 
 				w.operator(harness.ManagerOptions{Name: "second"})
@@ -40,16 +39,15 @@ var _ = Describe("An operator that dies", func() {
 
 	// Status, Job, pod; then status (Stopping), pod, status (Cancelled), Job.
 	for at := int64(4); at <= 7; at++ {
-		for _, applied := range []bool{false, true} {
-			what := map[bool]string{false: "before", true: "after"}[applied]
+		for kind, what := range map[harness.FaultKind]string{harness.DieBefore: "before", harness.DieAfter: "after"} {
 			It(fmt.Sprintf("%s write %d of a task that is cancelled while it runs, still cancels it", what, at), func() {
 				w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.Hang()}}))
-				crash := harness.NewCrash(at, applied)
-				m := w.operator(harness.ManagerOptions{Name: "first", Wrap: crash.Wrap})
+				faults := harness.NewFaults(harness.Fault{At: at, Kind: kind})
+				m := w.operator(harness.ManagerOptions{Name: "first", Faults: faults})
 				w.create(w.make("task").Steps("one", "two").Obj())
 				pod := w.runningPod("task", "one", 1)
 				w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })
-				Eventually(crash.Cut()).Should(BeClosed(), func() string { return summary(w.get("task")) })
+				Eventually(faults.Hit()).Should(BeClosed(), func() string { return summary(w.get("task")) })
 				Expect(m.Stop()).To(Succeed())
 
 				w.operator(harness.ManagerOptions{Name: "second"})
@@ -65,13 +63,13 @@ var _ = Describe("An operator that dies", func() {
 	It("in a step with a retry neither forgets nor repeats an attempt", func() {
 		w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.TryAgain(0), harness.Succeed(1)}}))
 		for at := int64(1); at <= 6; at++ {
-			crash := harness.NewCrash(2, at%2 == 0)
-			m := w.operator(harness.ManagerOptions{Name: fmt.Sprintf("operator-%d", at), Wrap: crash.Wrap})
+			faults := harness.NewFaults(harness.Fault{At: 2, Kind: []harness.FaultKind{harness.DieBefore, harness.DieAfter}[at%2]})
+			m := w.operator(harness.ManagerOptions{Name: fmt.Sprintf("operator-%d", at), Faults: faults})
 			if at == 1 {
 				w.create(w.make("task").Step("one").RetryFast(1).Step("two").Obj())
 			}
 			select {
-			case <-crash.Cut():
+			case <-faults.Hit():
 			case <-time.After(2 * time.Second): // fewer writes than that were left to do
 			}
 			Expect(m.Stop()).To(Succeed())

@@ -24,7 +24,7 @@ var _ = Describe("Somebody else", func() {
 		GinkgoHelper()
 		w.create(w.make("task").Step("one").RetryFast(4).Suspend().Obj())
 		task := w.reaches("task", v1alpha1.TaskSuspended)
-		return task, stepexec.JobName(task.Name, task.UID, "one", stepexec.RoleMain, 1)
+		return task, stepexec.JobName(task.Name, task.UID, "one", v1alpha1.RoleMain, 1)
 	}
 	resume := func(w *world) { w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Suspend = false }) }
 	// nudge makes the operator look again, as it does by itself every half minute.

@@ -1,0 +1,153 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+)
+
+// The fence of a step with effect Once. Its pod is made with a scheduling gate, which
+// keeps it from every node. The record then names that one pod by its UID, which is
+// written only where none stands. Only a pod that the record names is ever let through:
+// whatever else is made under the same name, by a second operator or a paused one, waits
+// for ever, and is removed. A finalizer keeps the pod until its outcome is recorded.
+
+// fenced takes the pod of an attempt that must not start twice through the fence, and
+// says whether it is still there.
+func (d *decider) fenced(a activity) bool {
+	pod := d.World.Pod
+	if a.PodUID == "" {
+		// A pod that is being deleted is named too: that it never started is then the
+		// attempt's recorded end, and not something that a paused operator may dispute.
+		a.PodUID = pod.UID
+		if owner := metav1.GetControllerOf(pod); owner != nil {
+			a.JobUID = owner.UID
+		}
+		if !pod.DeletionTimestamp.IsZero() {
+			d.wakeAfter(time.Millisecond)
+		}
+	}
+	if !stepexec.Gated(pod) || !pod.DeletionTimestamp.IsZero() {
+		return false
+	}
+	if a.Reason != v1alpha1.ReasonRefused && a.Reason != v1alpha1.ReasonUnavailable { // until it is through
+		a.Reason, a.Message = "", ""
+	}
+	d.Actions = append(d.Actions, Action{Kind: OpenFence, Pod: pod})
+	d.wakeAt(d.startDeadline(a))
+	return true
+}
+
+// fencedVerdict reads the end of an attempt that must not start twice. Only the pod that
+// the record names can have run.
+func (d *decider) fencedVerdict(a activity) *Verdict {
+	if a.PodUID == "" {
+		return nil
+	}
+	if pod := d.World.Pod; pod != nil && pod.UID == a.PodUID {
+		return d.fencedPodVerdict(pod)
+	}
+	last := d.World.LastPod
+	if last == nil || last.UID != a.PodUID {
+		return lost(v1alpha1.ReasonPodLost, "its pod is gone, and nobody saw how it ended")
+	}
+	if v := VerdictOf(last); v != nil {
+		return d.withOutput(v)
+	}
+	if d.World.LastPodFinal && last.Spec.NodeName == "" {
+		return notStarted(v1alpha1.ReasonPodLost, "its pod was deleted before it had a node")
+	}
+	return vanished(last)
+}
+
+func (d *decider) fencedPodVerdict(pod *corev1.Pod) *Verdict {
+	if v := VerdictOf(pod); v != nil {
+		return d.withOutput(v)
+	}
+	switch {
+	case neverGotNode(pod):
+		return notStarted(v1alpha1.ReasonPodLost, "its pod was deleted before it had a node")
+	case forsaken(pod):
+		return lost(v1alpha1.ReasonNodeLost, "its pod was given up, and its node %s does not say how the program ended; it may still run there", pod.Spec.NodeName)
+	}
+	return nil
+}
+
+// neverGotNode says that a pod has no node and will have none: the API server binds no
+// pod to a node that is being deleted.
+func neverGotNode(pod *corev1.Pod) bool {
+	return !pod.DeletionTimestamp.IsZero() && pod.Spec.NodeName == ""
+}
+
+// forsaken says that a pod was deleted by force, or by the pod garbage collector, while
+// its node had not reported the end of its program: nobody waits for that any more.
+func forsaken(pod *corev1.Pod) bool {
+	forced := !pod.DeletionTimestamp.IsZero() && pod.DeletionGracePeriodSeconds != nil && *pod.DeletionGracePeriodSeconds == 0
+	ended := pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
+	return forced || ended
+}
+
+// dead says that a pod provably runs nothing any more, and never will.
+func dead(pod *corev1.Pod) bool {
+	return VerdictOf(pod) != nil || neverGotNode(pod)
+}
+
+// podDead says whether the pod that an unknown attempt's record names is provably dead.
+func (d *decider) podDead(a activity) bool {
+	if pod := d.World.Pod; pod != nil && pod.UID == a.PodUID {
+		return dead(pod)
+	}
+	last := d.World.LastPod
+	return last != nil && last.UID == a.PodUID && (dead(last) || d.World.LastPodFinal && last.Spec.NodeName == "")
+}
+
+// beingDeleted says what a pod that is being deleted is waited for.
+func beingDeleted(a activity, pod *corev1.Pod) string {
+	if a.once() && pod.Spec.NodeName != "" {
+		return fmt.Sprintf("its pod is being deleted; the step goes on when node %s has reported how it ended", pod.Spec.NodeName)
+	}
+	return "its pod is being deleted; it is tried again when the pod is gone"
+}
+
+// releasePods lets go of the pods that the fence holds and no longer needs to.
+func (d *decider) releasePods() {
+	for _, pod := range d.World.Held {
+		if keep, leftover := d.stillHeld(pod); !keep {
+			d.Actions = append(d.Actions, Action{Kind: ReleasePod, Pod: pod, Leftover: leftover})
+		}
+	}
+}
+
+// stillHeld says whether a pod's outcome is still to be recorded, and else whether it is
+// one that no record names.
+func (d *decider) stillHeld(pod *corev1.Pod) (keep, leftover bool) {
+	for i := range d.Status.Steps {
+		record := &d.Status.Steps[i]
+		if record.PodUID == pod.UID {
+			return d.outcomeOpen(record), false
+		}
+	}
+	record := d.current()
+	candidate := record != nil && record.JobName == pod.Name && record.PodUID == "" && !record.Phase.Finished() &&
+		record.Phase != v1alpha1.StepRetrying && d.World.Pod != nil && d.World.Pod.UID == pod.UID
+	return candidate, true
+}
+
+// outcomeOpen says whether an attempt's outcome is still to come in.
+func (d *decider) outcomeOpen(record *v1alpha1.StepStatus) bool {
+	switch {
+	case record.Phase.Finished(), record.Phase == v1alpha1.StepRetrying:
+		return false
+	case record.Unknown != nil:
+		return !record.Unknown.PodDead && !retryDecided(record)
+	}
+	return record.Phase == v1alpha1.StepRunning || record.Phase == v1alpha1.StepStopping
+}

@@ -1,0 +1,160 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+)
+
+// becomeUnknown records that an attempt that must not start twice may have taken effect,
+// and left no word about it.
+func (d *decider) becomeUnknown(a activity, v Verdict) {
+	a.record.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), PodDead: d.podDead(a)}
+	why := v.Message
+	if d.taskEnds() {
+		d.endUnknown(a, why)
+		return
+	}
+	a.Phase = v1alpha1.StepUnknown
+	a.Reason, a.Message = v.Reason, shorten(why)
+	d.ended = nil // its Job ends when it is settled
+	d.event(true, v1alpha1.EventStepUnknown, fmt.Sprintf("step %s attempt %d may have taken effect, and its outcome is not known: %s: %s",
+		a.record.Name, a.Attempt, v.Reason, why))
+	if d.goesOn(a) {
+		d.settling = true
+		d.wakeAfter(time.Millisecond)
+	}
+}
+
+// taskEnds says whether the task ends as soon as nothing of it runs.
+func (d *decider) taskEnds() bool { return d.Task.Spec.Cancel || d.pastDeadline() }
+
+// endUnknown ends a step with its task, though its outcome is not known.
+func (d *decider) endUnknown(a activity, why string) {
+	d.endByTask(a, "whether it has taken effect is not known: "+why)
+}
+
+// goesOn says whether an unknown outcome is settled without a person, as far as the plan
+// and the pod allow.
+func (d *decider) goesOn(a activity) bool {
+	if d.frozen != nil || d.Task.Spec.Suspend {
+		return false
+	}
+	switch a.step.Policy() {
+	case v1alpha1.UnknownFail:
+		return true
+	case v1alpha1.UnknownRetry:
+		return a.record.Unknown.PodDead
+	case v1alpha1.UnknownCheck:
+		return roleOf(a.record, v1alpha1.RoleCheck) == nil
+	}
+	return false
+}
+
+// settleUnknown settles an unknown outcome: by word that came in late, by a decision, with
+// the task's end, or as the plan says.
+func (d *decider) settleUnknown(a activity) {
+	if d.lateWord(a) {
+		return
+	}
+	d.settleWithout(a)
+	if a.Phase != v1alpha1.StepUnknown && a.Phase != v1alpha1.StepChecking {
+		d.ended = &endedAttempt{a.JobName, verdictOf(a.ActionStatus)}
+	}
+}
+
+// settleWithout settles an unknown outcome of which the program itself says nothing.
+func (d *decider) settleWithout(a activity) {
+	unknown := a.record.Unknown
+	if unknown == nil { // never written so; what is missing is taken for not known
+		unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now)}
+		a.record.Unknown = unknown
+	}
+	if !unknown.PodDead && d.podDead(a) {
+		unknown.PodDead = true
+		dropRole(a.record, v1alpha1.RoleCheck) // what it said while the pod was alive may be old
+	}
+	switch {
+	case d.settleByDecision(a):
+	case d.taskEnds():
+		d.endUnknown(a, a.Message)
+	case d.goesOn(a):
+		d.settleByPlan(a)
+	case d.World.Pod != nil:
+		d.wakeAfter(conflictRecheck)
+	}
+}
+
+// lateWord takes the program's own word, which came in after its outcome was taken for
+// unknown.
+func (d *decider) lateWord(a activity) bool {
+	v := d.seenVerdict(a)
+	if v == nil || v.unknown() || d.World.Refusal != nil {
+		return false
+	}
+	a.record.Unknown = nil
+	dropRole(a.record, v1alpha1.RoleCheck)
+	d.conclude(a, *v)
+	return true
+}
+
+func (d *decider) settleByPlan(a activity) {
+	switch a.step.Policy() {
+	case v1alpha1.UnknownCheck:
+		d.startCheck(a.record)
+	case v1alpha1.UnknownRetry:
+		d.retryOrFail(a, Verdict{Class: Lost, Reason: a.Reason, Message: a.Message})
+	default:
+		d.finish(a, v1alpha1.StepFailed, v1alpha1.ReasonOutcomeUnknown, fmt.Sprintf("whether it has taken effect is not known: %s: %s", a.Reason, a.Message))
+	}
+}
+
+// unknownMessage tells a person what happened, what is at stake and what settles it.
+func (d *decider) unknownMessage(record *v1alpha1.StepStatus) string {
+	message := fmt.Sprintf("step %s, attempt %d, may have taken effect, and its outcome is not known: %s: %s. ", record.Name, record.Attempt, record.Reason, record.Message)
+	switch {
+	case record.Phase.Finished():
+		return message + fmt.Sprintf("The task has ended. Look whether the effect with idempotency key %s has happened, and mend what is to be mended by hand.", record.IdempotencyKey)
+	case record.Phase == v1alpha1.StepChecking:
+		return message + "Its check runs, which settles it."
+	case record.Phase == v1alpha1.StepRetrying:
+		return message + "It is tried again with the same key."
+	case retryDecided(record):
+		return message + fmt.Sprintf("%s decided to try again, which waits until pod %s is gone: it may still run. Delete it, by force if its node is gone for good.", record.Decision.DecidedBy, record.JobName)
+	}
+	if check := roleOf(record, v1alpha1.RoleCheck); check != nil {
+		message += fmt.Sprintf("Its check did not settle it: %s. ", firstOf(check.Message, check.Reason))
+	}
+	if record.Unknown != nil && !record.Unknown.PodDead {
+		message += fmt.Sprintf("Pod %s is not provably dead and may still act. ", record.JobName)
+	}
+	return message + fmt.Sprintf("To run it again may do it twice, to go on without it may leave it undone. "+
+		"Look whether the effect with idempotency key %s has happened, then say Retry, Complete (with its output), Skip or Abort: %s",
+		record.IdempotencyKey, d.decisionCommand(record))
+}
+
+// decisionCommand is the command that settles an unknown outcome, to be copied.
+func (d *decider) decisionCommand(record *v1alpha1.StepStatus) string {
+	const whoami = `'"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')"'`
+	decision := struct {
+		APIVersion string            `json:"apiVersion"`
+		Kind       string            `json:"kind"`
+		Metadata   map[string]string `json:"metadata"`
+		Spec       any               `json:"spec"`
+	}{v1alpha1.GroupVersion.String(), "AgentDecision", map[string]string{"name": record.JobName}, v1alpha1.AgentDecisionSpec{
+		Task: d.Task.Name, TaskUID: string(d.Task.UID), Step: record.Name, Attempt: record.Attempt, ActionHash: record.ActionHash,
+		Decision: v1alpha1.DecisionRetry, DecidedBy: "WHO", Reason: "WHY",
+	}}
+	doc, err := json.Marshal(decision)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("echo '%s' | kubectl -n %s create -f -", replaceOnce(string(doc), "WHO", whoami), d.Task.Namespace)
+}

@@ -1,0 +1,94 @@
+// Copyright The AgentTask Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package faults_test
+
+import (
+	"encoding/json"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
+	"github.com/agenttask-dev/agenttask/test/harness"
+)
+
+// plan is what is run under faults: a task and what its programs do.
+type plan struct {
+	// name begins the IDs of its cases. The first plan's is empty.
+	name    string
+	history v1alpha1.JobHistory
+	// programs are what becomes of each step's attempts.
+	programs map[string][]harness.Behaviour
+}
+
+// The steps of every plan, in order. They have mixed effects, hand outputs on, and the
+// output of gather is too large for the status.
+const (
+	look   = "look"   // None
+	mark   = "mark"   // Idempotent
+	pay    = "pay"    // Once
+	gather = "gather" // Idempotent
+	tell   = "tell"   // Once
+)
+
+// plans are one whose steps all succeed at once and keep their Jobs, and one where a step
+// that may repeat and one that may not each ask for another attempt, and no Job stays.
+var plans = []*plan{
+	{history: v1alpha1.JobHistoryAll, programs: programs()},
+	{name: "again", history: v1alpha1.JobHistoryNone, programs: programs(mark, pay)},
+}
+
+func programs(again ...string) map[string][]harness.Behaviour {
+	list := map[string][]harness.Behaviour{
+		look:   {harness.Succeed(map[string]any{"order": 7, "charge": "c-1"})},
+		mark:   {harness.Succeed(map[string]any{"marked": true})},
+		pay:    {harness.Succeed(map[string]any{"receipt": "r-7"})},
+		gather: {harness.SucceedLarge(map[string]any{"count": 3, "text": strings.Repeat("a line of text ", 200)})},
+		tell:   {harness.Succeed("told")},
+	}
+	for _, step := range again {
+		list[step] = append([]harness.Behaviour{harness.TryAgain(0)}, list[step]...)
+	}
+	return list
+}
+
+// taskName is the task's name in every case.
+const taskName = "task"
+
+// task builds the plan's task. Its run ID is the same in every case, so that keys are.
+func (p *plan) task(ns string) *v1alpha1.AgentTask {
+	task := harness.MakeTask(ns, taskName).RunID("run-7").JobHistory(p.history)
+	add := func(step string, effect v1alpha1.Effect, input string) {
+		task.Step(step).RetryFast(3).Input(input).Last(func(s *v1alpha1.Step) { s.Effect = effect })
+	}
+	add(look, v1alpha1.EffectNone, `{}`)
+	add(mark, v1alpha1.EffectIdempotent, `{"order": "${steps.look.output.order}"}`)
+	add(pay, v1alpha1.EffectOnce, `{"charge": "${steps.look.output.charge}"}`)
+	add(gather, v1alpha1.EffectIdempotent, `{"receipt": "${steps.pay.output.receipt}"}`)
+	add(tell, v1alpha1.EffectOnce, `{"count": "${steps.gather.output.count}", "receipt": "${steps.pay.output.receipt}"}`)
+	return task.Obj()
+}
+
+// behaviour is what becomes of an attempt's pod.
+func (p *plan) behaviour(step string, attempt int) harness.Behaviour {
+	list := p.programs[step]
+	return list[min(attempt, len(list))-1]
+}
+
+func (p *plan) script(pod *corev1.Pod) harness.Behaviour {
+	return p.behaviour(harness.StepOf(pod), harness.AttemptOf(pod))
+}
+
+// effective says whether an attempt's program has its effect: one that asks for another
+// attempt has none.
+func (p *plan) effective(step string, attempt int) bool {
+	return p.behaviour(step, attempt).ExitCode != stepexec.ExitRetry
+}
+
+// output is what a step's program returns in the end.
+func (p *plan) output(step string) json.RawMessage {
+	list := p.programs[step]
+	return list[len(list)-1].Result.Output
+}
