@@ -61,7 +61,8 @@ func (d *decider) state() state {
 	case d.waiting != nil:
 		return state{v1alpha1.TaskWaiting, false, *d.waiting}
 	case record != nil && record.Phase == v1alpha1.StepUnknown:
-		return state{v1alpha1.TaskUnknown, !d.settling && !d.Task.Spec.Suspend, Problem{v1alpha1.ReasonOutcomeUnknown, d.unknownMessage(record)}}
+		return state{v1alpha1.TaskUnknown, !d.settling && !d.Task.Spec.Suspend, Problem{v1alpha1.ReasonOutcomeUnknown, fmt.Sprintf(
+			"step %s, attempt %d, may have taken effect, and its outcome is not known; condition OutcomeUnknown says what settles it", record.Name, record.Attempt)}}
 	}
 	return d.active(record)
 }

@@ -79,6 +79,9 @@ func (d *decider) settleWithout(a activity) {
 	}
 	if !unknown.PodDead && d.podDead(a) {
 		unknown.PodDead = true
+		if v := d.seenVerdict(a); v != nil {
+			a.Reason, a.Message = v.Reason, shorten(v.Message)
+		}
 		dropRole(a.record, v1alpha1.RoleCheck) // what it said while the pod was alive may be old
 	}
 	switch {
@@ -136,11 +139,12 @@ func (d *decider) unknownMessage(record *v1alpha1.StepStatus) string {
 		message += fmt.Sprintf("Pod %s is not provably dead and may still act. ", record.JobName)
 	}
 	return message + fmt.Sprintf("To run it again may do it twice, to go on without it may leave it undone. "+
-		"Look whether the effect with idempotency key %s has happened, then say Retry, Complete (with its output), Skip or Abort: %s",
+		"Look whether the effect with idempotency key %s has happened, then choose one of Retry, Complete (add an output), Skip and Abort, and why: %s",
 		record.IdempotencyKey, d.decisionCommand(record))
 }
 
-// decisionCommand is the command that settles an unknown outcome, to be copied.
+// decisionCommand is the command that settles an unknown outcome, to be copied. It is
+// refused as it stands: which decision it is must be chosen.
 func (d *decider) decisionCommand(record *v1alpha1.StepStatus) string {
 	const whoami = `'"$(kubectl auth whoami -o jsonpath='{.status.userInfo.username}')"'`
 	decision := struct {
@@ -150,7 +154,7 @@ func (d *decider) decisionCommand(record *v1alpha1.StepStatus) string {
 		Spec       any               `json:"spec"`
 	}{v1alpha1.GroupVersion.String(), "AgentDecision", map[string]string{"name": record.JobName}, v1alpha1.AgentDecisionSpec{
 		Task: d.Task.Name, TaskUID: string(d.Task.UID), Step: record.Name, Attempt: record.Attempt, ActionHash: record.ActionHash,
-		Decision: v1alpha1.DecisionRetry, DecidedBy: "WHO", Reason: "WHY",
+		Decision: "Retry|Complete|Skip|Abort", DecidedBy: "WHO", Reason: "WHY",
 	}}
 	doc, err := json.Marshal(decision)
 	if err != nil {
