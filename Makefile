@@ -45,7 +45,7 @@ demo: ## from nothing to a finished eight-step task, the operator killed in betw
 	@hack/demo.sh
 
 .PHONY: test
-test: verify test-unit test-integration ## all checks and tests: verify, unit, integration, e2e
+test: verify test-unit test-integration test-faults-spread ## all checks and tests: verify, unit, integration, a spread of faults, e2e
 	@if [ -n "$$KUBECONFIG" ] || { [ "$$(uname -s)" = Linux ] && [ "$$(id -u)" = 0 ]; }; then \
 		$(MAKE) --no-print-directory test-e2e; \
 	elif [ "$$CI" = true ]; then \
@@ -123,7 +123,19 @@ test-unit: ## tests that need no cluster, with the race detector
 .PHONY: test-integration
 test-integration: ## tests against a real API server, without a node
 	@assets="$${KUBEBUILDER_ASSETS:-$$($(CLUSTER) build)}" && \
-	KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 30m ./test/integration/... $(addsuffix /...,$(wildcard ./test/faults))
+	KUBEBUILDER_ASSETS="$$assets" go test -count=1 -timeout 30m ./test/integration/...
+
+# A case that fails prints the command that replays it alone.
+USE_FAULTS = assets="$${KUBEBUILDER_ASSETS:-$$($(CLUSTER) build)}" && export KUBEBUILDER_ASSETS="$$assets" \
+	AGENTTASK_FAULTS_PAIRS="$(PAIRS)" AGENTTASK_FAULT_CASE="$(CASE)" AGENTTASK_FAULTS_REPORT="$(REPORT)"
+
+.PHONY: test-faults-spread
+test-faults-spread: ## a fixed spread of the fault matrix
+	@$(USE_FAULTS) && go test -count=1 -timeout 30m ./test/faults/...
+
+.PHONY: test-faults
+test-faults: ## the fault matrix: every single fault at every write (PAIRS=1: pairs of crashes; CASE=write-07/die-after: one; REPORT=file: write the table)
+	@$(USE_FAULTS) && AGENTTASK_FAULTS_ALL=1 go test -count=1 -timeout 120m -v ./test/faults/... | grep -v '^ *--- PASS\|^=== '
 
 .PHONY: test-e2e
 test-e2e: cluster-up cluster-images ## tests with real containers on a real cluster
@@ -162,7 +174,9 @@ deploy: manifests-bundle ## install the operator and its CRDs into the cluster
 
 .PHONY: undeploy
 undeploy: manifests-bundle ## remove the operator and its CRDs, and with them every task
-	@$(USE_CLUSTER) && kubectl delete --ignore-not-found -f dist/install.yaml
+	@$(USE_CLUSTER) && if kubectl get crd agenttasks.agenttask.dev >/dev/null 2>&1; then \
+		kubectl delete agenttasks --all --all-namespaces --cascade=foreground; fi && \
+	kubectl delete --ignore-not-found -f dist/install.yaml
 
 ##@ Release
 

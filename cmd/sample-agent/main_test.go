@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +27,19 @@ import (
 	"github.com/agenttask-dev/agenttask/internal/sample"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
 )
+
+// The test binary plays the program too, in a step's directory, where it is to end by
+// its own hand.
+const dirEnv = "SAMPLE_AGENT_TEST_DIR"
+
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(dirEnv); dir != "" {
+		p := sample.NewProgram()
+		p.Dir = dir
+		os.Exit(run(context.Background(), p, os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
 
 // world runs the commands of a task's steps one after the other, as the operator
 // would, with a ledger under the name that the samples give it.
@@ -239,6 +253,69 @@ func TestSmallestCountsWords(t *testing.T) {
 	}
 }
 
+// TestKilledByItsOwnHand runs a program that dies without a word before or after its
+// effect, and then asks the ledger what a step's check would ask.
+func TestKilledByItsOwnHand(t *testing.T) {
+	for _, verb := range []string{"effect", "once-effect"} {
+		for when, want := range map[string]string{"before": `{"done":false}`, "after": `{"done":true,"output":{"seq":1,`} {
+			t.Run(verb+" "+when, func(t *testing.T) {
+				ledger := sample.NewLedger(time.Now)
+				server := httptest.NewServer(sample.Handler(ledger))
+				defer server.Close()
+				dir := t.TempDir()
+				input := `{"eur":5,"trouble":{"` + when + `":{"kill":true}}}`
+				if err := os.WriteFile(filepath.Join(dir, "input.json"), []byte(input), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				play := func(args ...string) *os.ProcessState {
+					cmd := exec.CommandContext(t.Context(), os.Args[0], append(args, "--url", server.URL)...)
+					cmd.Env = append(os.Environ(), dirEnv+"="+dir, stepexec.EnvKey+"=k", stepexec.EnvAttempt+"=1")
+					_ = cmd.Run() // how it ended is what is looked at
+					return cmd.ProcessState
+				}
+				status, _ := play(verb, "--kind", "pay").Sys().(syscall.WaitStatus)
+				if !status.Signaled() || status.Signal() != syscall.SIGKILL {
+					t.Errorf("it ended with %v, want SIGKILL", status)
+				}
+				if message, output := readFile(t, dir, "message"), readFile(t, dir, "output.json"); message != "" || output != "" {
+					t.Errorf("it left the message %q and the output %q", message, output)
+				}
+				if state := play("check"); !state.Success() || !strings.HasPrefix(readFile(t, dir, "output.json"), want) {
+					t.Errorf("check: %v, output %s; want %s", state, readFile(t, dir, "output.json"), want)
+				}
+			})
+		}
+	}
+}
+
+// TestObserveTellsOnceFromTwice is what a verification does: look, run again, look again.
+func TestObserveTellsOnceFromTwice(t *testing.T) {
+	for verb, same := range map[string]bool{"effect": true, "once-effect": false} {
+		server := httptest.NewServer(sample.Handler(sample.NewLedger(time.Now)))
+		defer server.Close()
+		env := map[string]string{stepexec.EnvKey: "k", stepexec.EnvTask: "t", stepexec.EnvAttempt: "1"}
+		play := func(input string, args ...string) string {
+			p := sample.NewProgram()
+			p.Dir, p.Stderr, p.Getenv = t.TempDir(), io.Discard, func(name string) string { return env[name] }
+			if err := os.WriteFile(filepath.Join(p.Dir, "input.json"), []byte(input), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if code := run(t.Context(), p, append(args, "--url", server.URL)); code != 0 {
+				t.Fatalf("%v: exit code %d", args, code)
+			}
+			return readFile(t, p.Dir, "output.json")
+		}
+		var seen []string
+		for range 2 {
+			play(`{"eur":5}`, verb, "--kind", "pay")
+			seen = append(seen, play(`{"task":"t"}`, "observe"))
+		}
+		if (seen[0] == seen[1]) != same {
+			t.Errorf("%s: seen %s and %s; want the same: %t", verb, seen[0], seen[1], same)
+		}
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		args     []string
@@ -247,6 +324,7 @@ func TestUsage(t *testing.T) {
 	}{
 		"help lists the commands":      {[]string{"help"}, 0, "ledger"},
 		"a command's help":             {[]string{"gather", "-h"}, 0, "-source"},
+		"the ledger's help":            {[]string{"ledger", "-h"}, 0, "-key-ttl"},
 		"no command":                   {nil, 2, "a command is missing"},
 		"an unknown command":           {[]string{"gahter"}, 2, `there is no command "gahter"`},
 		"an unknown flag":              {[]string{"plan", "--speed", "9"}, 2, "speed"},

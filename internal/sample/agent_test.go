@@ -207,7 +207,10 @@ func TestAgentEffectsSendOnlyWhatIsInOrder(t *testing.T) {
 				}
 				return
 			}
-			want := Entry{Record: Record{Seq: 1, Key: "research-publish-1", Task: "research", Step: "publish", Kind: tc.kind, Body: json.RawMessage(tc.want), Time: noon}, Count: 1}
+			want := Entry{Count: 1, Performed: 1, Record: Record{
+				Seq: 1, Key: "research-publish-1", Run: "run-1", Task: "research", Step: "publish",
+				Kind: tc.kind, Path: pathEffects, Body: json.RawMessage(tc.want), Time: noon,
+			}}
 			if diff := cmp.Diff([]Entry{want}, list); diff != "" {
 				t.Errorf("effects (-want +got):\n%s", diff)
 			}

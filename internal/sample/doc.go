@@ -15,20 +15,34 @@
 //
 // # The ledger
 //
-// A Ledger keeps one record for each idempotency key, so it shows what happened
-// and, by its count of requests, what would have happened twice. Its HTTP API
-// takes the key as draft-ietf-httpapi-idempotency-key-header ("The Idempotency-Key
-// HTTP Header Field", IETF HTTPAPI working group) describes:
+// A Ledger performs an effect once for each idempotency key, and counts how often it
+// was asked for and how often performed. Its HTTP API takes the key as
+// draft-ietf-httpapi-idempotency-key-header-07 ("The Idempotency-Key HTTP Header
+// Field", IETF HTTPAPI working group) describes:
 //
 //	no key, or one that cannot be read           400
 //	first request with a key                     201, the record
-//	the same key and the same effect             200, the record again, Idempotent-Replayed: true
+//	a repeat while the first has no answer yet   409, Retry-After: 1
+//	a repeat afterwards                          the first answer again, a success or an
+//	                                             error, with Idempotent-Replayed: true
 //	the same key and another effect              422
+//	the same key after its expiry                as the first
 //
-// The effect is the request's kind and its body as a JSON value; the task and the
-// step that sent it are only noted. A repeat that comes while the first request is
-// being written waits for it, and keys do not expire; the draft's 409 for a request
-// in flight and its expiry are not there yet.
+// What makes an effect the same is its fingerprint: method, path, kind and the body as
+// a JSON value; the run, task and step that sent it are only noted. Key, answer and
+// effect are one write of the file: none is there without the others. How long a key
+// lives, 24 hours unless set otherwise, stands in GET /idempotency, to which each
+// problem with a key points.
+//
+// An error is kept once the request has been processed: a refund that is declined is
+// one. What is turned away before that, for its form, a fault or a failed write, leaves
+// the key free.
+//
+// Effects sent to /effects/raw are performed each time they are asked for, so that a
+// step that ran twice shows.
+//
+// For tests the ledger fails on purpose: Fault names how, and adminRoutes where to set
+// it.
 //
 // # The contract
 //

@@ -134,7 +134,7 @@ func TestEffectNamesWhatIsMissing(t *testing.T) {
 		"other scheme": {EffectOptions{URL: "ftp://ledger", Kind: ok.Kind}, false, "--url"},
 		"no key":       {ok, true, envKey},
 	} {
-		for verb, effect := range map[string]func(context.Context, Program, EffectOptions) error{"effect": Effect, "once-effect": OnceEffect} {
+		for verb, effect := range effectVerbs {
 			t.Run(verb+", "+name, func(t *testing.T) {
 				p := step(t, `1`)
 				if tc.noKey {

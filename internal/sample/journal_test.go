@@ -72,7 +72,7 @@ func TestATornLastLineIsCutOff(t *testing.T) {
 		if diff := cmp.Diff(want, l.List(Filter{})); diff != "" {
 			t.Fatalf("torn after %d bytes (-want +got):\n%s", size, diff)
 		}
-		if got := post(Handler(l), "task=t", "k2", `{"text": "€"}`); got.Code != 201 {
+		if got := post(Handler(l), "task=t", "k2", `{"text": "€"}`); got.Code != 201 || got.Header().Get(replayedHeader) != "" {
 			t.Fatalf("torn after %d bytes: the effect that was not answered: %d %s", size, got.Code, got.Body)
 		}
 		if got := read(t, torn); !bytes.Equal(got, whole) {

@@ -41,11 +41,12 @@ func parseKey(values []string, strict bool) (string, error) {
 		return "", fmt.Errorf("the request has %d %s headers: send one", len(values), KeyHeader)
 	}
 	key, err := strings.Trim(values[0], " \t"), error(nil)
-	if strings.HasPrefix(key, `"`) {
+	switch {
+	case strings.HasPrefix(key, `"`):
 		key, err = unquoteKey(key)
-	} else if strict && key != "" {
+	case strict && key != "":
 		err = errors.New("it does not stand in quotation marks, which this ledger insists on")
-	} else if strings.Contains(key, `"`) {
+	case strings.Contains(key, `"`):
 		err = errors.New("there is a quotation mark inside")
 	}
 	if err == nil {

@@ -185,9 +185,7 @@ func (l *Ledger) perform(f *flight, said *problem) (*answer, error) {
 	if err := l.commit(c); err != nil {
 		return nil, err
 	}
-	if c.Effect != nil {
-		delete(l.asked, f.record.Key)
-	}
+	delete(l.asked, f.record.Key)
 	f.performed = true
 	return a, nil
 }
