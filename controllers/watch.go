@@ -136,7 +136,9 @@ func (r *Reconciler) podHandler() handler.EventHandler {
 				return
 			}
 			if owner := r.taskOfPod(ctx, pod); owner != nil {
-				r.memory.podVanished(owner.NamespacedName, pod, !e.DeleteStateUnknown)
+				// A pod whose label was taken away leaves the cache as one that was deleted does.
+				final := !e.DeleteStateUnknown && !pod.DeletionTimestamp.IsZero()
+				r.memory.podVanished(owner.NamespacedName, pod, final)
 				r.enqueue(q, owner)
 			}
 		},

@@ -162,6 +162,7 @@ type AgentTaskSpec struct {
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, c.name == 'step')",message="podTemplate.spec.containers may hold only a container named step, the base of each step's container; give a sidecar as an init container with restartPolicy Always"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.restartPolicy) || self.spec.restartPolicy == 'Never'",message="podTemplate.spec.restartPolicy must be Never or left out: retries are the task's, see steps[].retry"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.containers) || self.spec.containers.all(c, !has(c.restartPolicy) && !has(c.restartPolicyRules))",message="podTemplate.spec.containers must not set restartPolicy or restartPolicyRules: retries are the task's, see steps[].retry"
+	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.initContainers) || self.spec.initContainers.all(c, !has(c.restartPolicyRules))",message="podTemplate.spec.initContainers must not set restartPolicyRules, which may restart the step; a sidecar has restartPolicy Always"
 	// +kubebuilder:validation:XValidation:rule="!has(self.spec) || !has(self.spec.activeDeadlineSeconds)",message="podTemplate.spec.activeDeadlineSeconds is set by the operator; use steps[].timeout"
 	PodTemplate *corev1.PodTemplateSpec `json:"podTemplate,omitempty"`
 

@@ -192,6 +192,13 @@ func (b *podBuilder) Condition(kind corev1.PodConditionType, status corev1.Condi
 	b.pod.Status.Conditions = append(b.pod.Status.Conditions, corev1.PodCondition{Type: kind, Status: status, Reason: reason, Message: message})
 	return b
 }
+func (b *podBuilder) Gates(names ...string) *podBuilder {
+	b.pod.Spec.SchedulingGates = nil
+	for _, name := range names {
+		b.pod.Spec.SchedulingGates = append(b.pod.Spec.SchedulingGates, corev1.PodSchedulingGate{Name: name})
+	}
+	return b
+}
 func (b *podBuilder) Deleting() *podBuilder {
 	b.pod.DeletionTimestamp = &metav1.Time{Time: epoch}
 	return b

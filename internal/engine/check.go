@@ -122,7 +122,7 @@ func checkSize(output []byte) error {
 
 // checkedDone ends a step whose check says that its effect has happened.
 func (d *decider) checkedDone(a activity, output []byte) {
-	d.endCheck(a, v1alpha1.StepSucceeded, "", "the effect has happened")
+	d.answered(a, "the effect has happened")
 	main := d.mainOf(a.record)
 	main.Output, main.OutputRef = nil, nil
 	if string(output) != "null" {
@@ -141,15 +141,15 @@ func (d *decider) checkedUndone(a activity) {
 		case len(d.Load) > 0:
 			return
 		case problem != nil:
-			d.endCheck(a, v1alpha1.StepSucceeded, "", "the effect has not happened")
+			d.answered(a, "the effect has not happened")
 			d.finish(main, v1alpha1.StepFailed, problem.Reason, problem.Message)
 			return
 		}
-		d.endCheck(a, v1alpha1.StepSucceeded, "", "the effect has not happened")
+		d.answered(a, "the effect has not happened")
 		d.startAttempt(main, what)
 		return
 	}
-	d.endCheck(a, v1alpha1.StepSucceeded, "", "the effect has not happened")
+	d.answered(a, "the effect has not happened")
 	if main.record.Unknown != nil && !main.record.Unknown.PodDead {
 		main.Phase = v1alpha1.StepUnknown
 		return
@@ -157,9 +157,9 @@ func (d *decider) checkedUndone(a activity) {
 	d.retryOrFail(main, Verdict{Class: Lost, Reason: main.Reason, Message: main.Message + "; its check says that the effect has not happened"})
 }
 
-// endCheck ends the record of a check whose answer was understood.
-func (d *decider) endCheck(a activity, phase v1alpha1.StepPhase, reason, message string) {
-	a.Phase, a.Reason, a.Message = phase, reason, message
+// answered ends the record of a check whose answer was understood.
+func (d *decider) answered(a activity, message string) {
+	a.Phase, a.Reason, a.Message = v1alpha1.StepSucceeded, "", message
 	a.NextAttemptTime = nil
 	a.CompletionTime = new(metav1.NewTime(d.Now))
 }

@@ -135,7 +135,7 @@ func (c *cluster) reconcile() Decision {
 	if twice := Decide(in); !reflect.DeepEqual(d, twice) {
 		c.problem("the same input gave two decisions: %s", lazyDiff{d, twice})
 	}
-	c.history = append(c.history, c.sketch(in.World)+" "+difference(&c.task.Status, &d.Status)+" "+kinds(d))
+	c.history = append(c.history, c.sketch(in.World)+" "+changes(&c.task.Status, &d.Status)+" "+kinds(d))
 	if !c.calm && c.IntN(12) == 0 { // killed, or in conflict, before its write
 		c.restart()
 		return d
@@ -202,7 +202,7 @@ func (c *cluster) act(a Action) {
 }
 
 func (c *cluster) makeJob(a Action) {
-	name := a.Record.JobName
+	name := a.Attempt.Record.JobName
 	for other, pod := range c.pods {
 		if other != name && alive(pod) {
 			c.problem("%s is made while the pod of %s may still run", name, other)
@@ -210,7 +210,7 @@ func (c *cluster) makeJob(a Action) {
 	}
 	job := c.jobs[name]
 	if job == nil {
-		job = stepexec.Render(c.task, a.Step, a.Record, a.Input, "runner")
+		job = stepexec.Render(c.task, *a.Attempt, "runner")
 		c.uids++
 		job.UID, job.CreationTimestamp = types.UID(fmt.Sprintf("job-%d", c.uids)), metav1.NewTime(c.now)
 		c.jobs[name] = job

@@ -25,6 +25,9 @@ func line(task *v1alpha1.AgentTask, status *v1alpha1.AgentTaskStatus) string {
 	return out
 }
 
+// known is how a line ends while every outcome is known.
+const known = " OutcomeUnknown=F(OutcomesKnown)"
+
 func TestConditionsOfEachState(t *testing.T) {
 	failed := stepexec.Result{Outcome: stepexec.OutcomeFailed, Reason: v1alpha1.ReasonExitCode, Message: "exit code 3"}
 	started := func(change func(*v1alpha1.AgentTask)) func(*testing.T) *v1alpha1.AgentTask {
@@ -44,33 +47,33 @@ func TestConditionsOfEachState(t *testing.T) {
 		want  string
 	}{
 		"a step runs": {task: started(nil), world: World{Pod: MakePod().Running().Obj()},
-			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a step runs in a task that is to be suspended": {task: started(func(a *v1alpha1.AgentTask) { a.Spec.Suspend = true }), world: World{Pod: MakePod().Running().Obj()},
-			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=T(Suspended)"},
+			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=T(Suspended)" + known},
 		"a step is stopped": {task: started(func(a *v1alpha1.AgentTask) { a.Spec.Cancel = true }), world: World{Pod: MakePod().Running().Obj()},
-			want: "Running InProgress: Ready=F(StepStopping) Succeeded=U(StepStopping) Reconciling=T(StepStopping) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Running InProgress: Ready=F(StepStopping) Succeeded=U(StepStopping) Reconciling=T(StepStopping) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a step waits for its next attempt": {task: started(nil), world: World{Pod: MakePod().Result(75, again).Obj()},
-			want: "Waiting InProgress: Ready=F(StepRetrying) Succeeded=U(StepRetrying) Reconciling=T(StepRetrying) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Waiting InProgress: Ready=F(StepRetrying) Succeeded=U(StepRetrying) Reconciling=T(StepRetrying) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a step's pod waits for its image": {task: started(nil), world: World{Pod: MakePod().Waiting("ErrImagePull", "no").Obj()},
-			want: "Waiting InProgress: Ready=F(ImageUnavailable) Succeeded=U(ImageUnavailable) Reconciling=T(ImageUnavailable) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Waiting InProgress: Ready=F(ImageUnavailable) Succeeded=U(ImageUnavailable) Reconciling=T(ImageUnavailable) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a step is refused": {task: started(nil), world: World{Refusal: &Refusal{v1alpha1.ReasonRefused, "quota", time.Second}},
-			want: "Waiting InProgress: Ready=F(Refused) Succeeded=U(Refused) Reconciling=T(Refused) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Waiting InProgress: Ready=F(Refused) Succeeded=U(Refused) Reconciling=T(Refused) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a stranger has the name": {task: started(nil), world: World{Conflict: &Problem{v1alpha1.ReasonNameConflict, "x"}},
-			want: "Waiting Failed: Ready=F(NameConflict) Succeeded=U(NameConflict) Reconciling=F(NameConflict) Stalled=T(NameConflict) Suspended=F(NotSuspended)"},
+			want: "Waiting Failed: Ready=F(NameConflict) Succeeded=U(NameConflict) Reconciling=F(NameConflict) Stalled=T(NameConflict) Suspended=F(NotSuspended)" + known},
 		"the plan was changed": {task: started(func(a *v1alpha1.AgentTask) { a.Spec.Steps[0].Run.Image = "tools:2" }), world: World{Pod: MakePod().Running().Obj()},
-			want: "Waiting Failed: Ready=F(PlanChanged) Succeeded=U(PlanChanged) Reconciling=F(PlanChanged) Stalled=T(PlanChanged) Suspended=F(NotSuspended)"},
+			want: "Waiting Failed: Ready=F(PlanChanged) Succeeded=U(PlanChanged) Reconciling=F(PlanChanged) Stalled=T(PlanChanged) Suspended=F(NotSuspended)" + known},
 		"the plan is completed": {task: started(nil), world: World{Pod: MakePod().Succeeded("1").Obj()},
-			want: "Succeeded Current: Ready=T(Completed) Succeeded=T(Completed) Reconciling=F(Finished) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Succeeded Current: Ready=T(Completed) Succeeded=T(Completed) Reconciling=F(Finished) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 		"a step failed for good": {task: started(nil), world: World{Pod: MakePod().Result(3, failed).Obj()},
-			want: "Failed Failed: Ready=F(StepFailed) Succeeded=F(StepFailed) Reconciling=F(Finished) Stalled=T(StepFailed) Suspended=F(NotSuspended)"},
+			want: "Failed Failed: Ready=F(StepFailed) Succeeded=F(StepFailed) Reconciling=F(Finished) Stalled=T(StepFailed) Suspended=F(NotSuspended)" + known},
 		"the deadline has passed": {task: started(nil), world: World{Pod: MakePod().Ended(137, "Error", "").Obj()}, now: 2 * time.Hour,
-			want: "Failed Failed: Ready=F(DeadlineExceeded) Succeeded=F(DeadlineExceeded) Reconciling=F(Finished) Stalled=T(DeadlineExceeded) Suspended=F(NotSuspended)"},
+			want: "Failed Failed: Ready=F(DeadlineExceeded) Succeeded=F(DeadlineExceeded) Reconciling=F(Finished) Stalled=T(DeadlineExceeded) Suspended=F(NotSuspended)" + known},
 		"it was cancelled before anything ran": {task: func(*testing.T) *v1alpha1.AgentTask { return MakeTask("plan").Cancel().Suspend().Obj() },
-			want: "Cancelled Failed: Ready=F(Cancelled) Succeeded=F(Cancelled) Reconciling=F(Finished) Stalled=T(Cancelled) Suspended=F(NotSuspended)"},
+			want: "Cancelled Failed: Ready=F(Cancelled) Succeeded=F(Cancelled) Reconciling=F(Finished) Stalled=T(Cancelled) Suspended=F(NotSuspended)" + known},
 		"it is suspended before anything ran": {task: func(*testing.T) *v1alpha1.AgentTask { return MakeTask("plan").Suspend().Obj() },
-			want: "Suspended InProgress: Ready=F(Suspended) Succeeded=U(Suspended) Reconciling=F(Suspended) Stalled=F(NotStalled) Suspended=T(Suspended)"},
+			want: "Suspended InProgress: Ready=F(Suspended) Succeeded=U(Suspended) Reconciling=F(Suspended) Stalled=F(NotStalled) Suspended=T(Suspended)" + known},
 		"its first step is about to run": {task: func(*testing.T) *v1alpha1.AgentTask { return MakeTask("plan").Obj() },
-			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=F(NotSuspended)"},
+			want: "Running InProgress: Ready=F(StepRunning) Succeeded=U(StepRunning) Reconciling=T(StepRunning) Stalled=F(NotStalled) Suspended=F(NotSuspended)" + known},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

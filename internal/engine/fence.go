@@ -24,6 +24,12 @@ import (
 // says whether it is still there.
 func (d *decider) fenced(a activity) bool {
 	pod := d.World.Pod
+	if a.PodUID == "" && !stepexec.Gated(pod) && !stepexec.Held(pod) {
+		d.frozen = &Problem{v1alpha1.ReasonNameConflict, fmt.Sprintf(
+			"pod %s stands under the step's Job and was made by somebody else, without the fence; look whether it did what the step does, then delete it to go on", pod.Name)}
+		d.wakeAfter(conflictRecheck)
+		return true
+	}
 	if a.PodUID == "" {
 		// A pod that is being deleted is named too: that it never started is then the
 		// attempt's recorded end, and not something that a paused operator may dispute.

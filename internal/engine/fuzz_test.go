@@ -66,14 +66,13 @@ func anyStep(t *tape) v1alpha1.Step {
 }
 
 func anyRecord(t *tape) v1alpha1.StepStatus {
-	r := v1alpha1.StepStatus{
-		Name:    pick(t, "a", "b", "c", "nobody", ""),
+	r := v1alpha1.StepStatus{Name: pick(t, "a", "b", "c", "nobody", ""), SpecHash: pick(t, "", "0123456789abcdef"), ActionStatus: v1alpha1.ActionStatus{
 		Phase:   pick(t, v1alpha1.StepRunning, v1alpha1.StepRetrying, v1alpha1.StepStopping, v1alpha1.StepSucceeded, v1alpha1.StepFailed, v1alpha1.StepCancelled, "", "Odd"),
 		Attempt: pick[int32](t, 0, 1, 2, -7, 1<<31-1, -1<<31),
-		JobName: pick(t, "", "job", "x"), IdempotencyKey: pick(t, "", "key"), SpecHash: pick(t, "", "0123456789abcdef"),
+		JobName: pick(t, "", "job", "x"), IdempotencyKey: pick(t, "", "key"),
 		StartTime: metav1.NewTime(anyTime(t)), AttemptTime: anyTimePtr(t), FirstFailureTime: anyTimePtr(t), CompletionTime: anyTimePtr(t),
 		Reason: pick(t, "", v1alpha1.ReasonCancelled, v1alpha1.ReasonDeadlineExceeded, v1alpha1.ReasonRefused, v1alpha1.ReasonImageUnavailable, "Odd"),
-	}
+	}}
 	if t.yes() {
 		r.NextAttemptTime = new(metav1.NewMicroTime(anyTime(t)))
 	}

@@ -17,7 +17,7 @@ import (
 // allConditions is what every status must have.
 var allConditions = []string{
 	v1alpha1.ConditionReady, v1alpha1.ConditionSucceeded, v1alpha1.ConditionReconciling,
-	v1alpha1.ConditionStalled, v1alpha1.ConditionSuspended,
+	v1alpha1.ConditionStalled, v1alpha1.ConditionSuspended, v1alpha1.ConditionOutcomeUnknown,
 }
 
 // problems collects what is wrong.
@@ -93,7 +93,7 @@ func brokenStep(task *v1alpha1.AgentTask, d Decision) problems {
 		p.must(len([]rune(n.Message)) <= v1alpha1.MaxMessage && len([]rune(n.Reason)) <= 64, "record %s: the API server refuses its reason or message", n.Name)
 		if i >= len(old) {
 			p.must(i < len(task.Spec.Steps) && task.Spec.Steps[i].Name == n.Name, "record %d is not the plan's step %d", i, i)
-			p.must(n.Attempt == 1, "record %s begins with attempt %d", n.Name, n.Attempt)
+			p.must(n.Attempt == 1 || n.Attempt == 0 && n.JobName == "", "record %s begins with attempt %d", n.Name, n.Attempt)
 			if n.Phase == v1alpha1.StepRunning {
 				started++
 			}
@@ -135,8 +135,8 @@ func brokenActions(task *v1alpha1.AgentTask, d Decision) problems {
 		count[a.Kind]++
 		switch a.Kind {
 		case MakeJob:
-			p.must(last != nil && last.Phase == v1alpha1.StepRunning && equality.Semantic.DeepEqual(*last, *a.Record), "MakeJob for what is not the record that runs: %+v", a.Record)
-			p.must(a.Step != nil && last != nil && a.Step.Name == last.Name && len(a.Input) > 0, "MakeJob with another step, or without input")
+			p.must(last != nil && last.Phase == v1alpha1.StepRunning && equality.Semantic.DeepEqual(last.ActionStatus, *a.Attempt.Record), "MakeJob for what is not the record that runs: %+v", a.Attempt)
+			p.must(last != nil && a.Attempt.Step == last.Name && len(a.Attempt.Input) > 0, "MakeJob with another step, or without input")
 			p.must(!d.Status.Phase.Finished(), "MakeJob for a task that has ended")
 		case StopPod:
 			p.must(a.Pod != nil && last != nil && last.Phase == v1alpha1.StepStopping, "StopPod though the record does not say so")

@@ -94,7 +94,7 @@ func TestAnOutputThatCannotBeReadJustNow(t *testing.T) {
 			t.Errorf("looked at again it changes: %s, %d events, again after %s", line(task, &again.Status), len(again.Events), again.RequeueAfter)
 		}
 		d = decide(t, Input{Task: task, Outputs: map[string]Loaded{"s0": {Output: json.RawMessage(`{"n":7}`)}}})
-		if a := find(d, MakeJob); a == nil || string(a.Input) != "7" || d.Status.Phase != v1alpha1.TaskRunning {
+		if a := find(d, MakeJob); a == nil || string(a.Attempt.Input) != "7" || d.Status.Phase != v1alpha1.TaskRunning {
 			t.Errorf("read at last: %q, %s", kinds(d), d.Status.Phase)
 		}
 	})

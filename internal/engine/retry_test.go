@@ -181,9 +181,9 @@ func TestSizeOfTheCheckpointIsBounded(t *testing.T) {
 }
 
 func TestEstimateOfASizeIsNotBelowIt(t *testing.T) {
-	full := v1alpha1.StepStatus{
-		Name: "a-step-whose-name-is-as-long-as-may-be-x", Phase: v1alpha1.StepCancelled, Attempt: 101,
-		SpecHash:  "0123456789abcdef",
+	full := v1alpha1.StepStatus{Name: "a-step-whose-name-is-as-long-as-may-be-x", SpecHash: "0123456789abcdef"}
+	full.ActionStatus = v1alpha1.ActionStatus{
+		Phase: v1alpha1.StepCancelled, Attempt: 101,
 		StartTime: metav1.NewTime(epoch), AttemptTime: new(metav1.NewTime(epoch)), FirstFailureTime: new(metav1.NewTime(epoch)),
 		CompletionTime: new(metav1.NewTime(epoch)), NextAttemptTime: new(metav1.NewMicroTime(epoch)),
 		Reason: v1alpha1.ReasonCommandNotFound, OutputRef: &v1alpha1.OutputRef{Bytes: v1alpha1.MaxOutput},
@@ -219,12 +219,12 @@ func TestOutputsKeptElsewhereAreAskedFor(t *testing.T) {
 	}
 	outputs["other"] = Loaded{Output: json.RawMessage(`[1]`)}
 	d = decide(t, Input{Task: task, World: world, Outputs: outputs})
-	if a := find(d, MakeJob); a == nil || string(a.Input) != `{"n":7,"o":[1]}` {
+	if a := find(d, MakeJob); a == nil || string(a.Attempt.Input) != `{"n":7,"o":[1]}` {
 		t.Errorf("%q: %+v", kinds(d), a)
 	}
 	outputs["other"] = Loaded{Problem: "ConfigMap x is gone"}
 	d = decide(t, Input{Task: task, World: world, Outputs: outputs})
-	if got := records(&d.Status); got != "plan:Succeeded/1 other:Succeeded/1 use:Failed/1" || d.Status.Steps[2].Reason != v1alpha1.ReasonInputInvalid {
+	if got := records(&d.Status); got != "plan:Succeeded/1 other:Succeeded/1 use:Failed/0" || d.Status.Steps[2].Reason != v1alpha1.ReasonInputInvalid {
 		t.Errorf("an output that is lost: %s, %s", got, d.Status.Steps[2].Reason)
 	}
 }

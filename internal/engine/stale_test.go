@@ -56,7 +56,7 @@ func TestOnlyJobsOfEarlierAttemptsAreEnded(t *testing.T) {
 	task := MakeTask().Step(MakeStep("one").Limit(5).Obj()).Step(MakeStep("two").Obj()).Running(t, "one")
 	task.Status.Steps[0].Attempt = 3
 	name := func(step string, attempt int32) string {
-		return stepexec.JobName(task.Name, task.UID, step, stepexec.RoleMain, attempt)
+		return stepexec.JobName(task.Name, task.UID, step, v1alpha1.RoleMain, attempt)
 	}
 	task.Status.Steps[0].JobName = name("one", 3)
 	tests := map[string]struct {

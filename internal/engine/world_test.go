@@ -331,7 +331,7 @@ func TestJobsOfEndedAttemptsAreFinished(t *testing.T) {
 		if s := tell(t, task, failsTimes("plan", 1, again), nil); s.err != nil {
 			t.Fatal(s.err)
 		}
-		first := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: stepexec.JobName(task.Name, task.UID, "plan", stepexec.RoleMain, 1)}}
+		first := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: stepexec.JobName(task.Name, task.UID, "plan", v1alpha1.RoleMain, 1)}}
 		d := decide(t, Input{Task: task, World: World{Ended: []*batchv1.Job{first, jobOf(task)}}})
 		if kinds(d) != "FinishJob FinishJob" || d.Actions[0].Verdict.Class != Final || d.Actions[1].Verdict.Class != Success {
 			t.Errorf("%q: %+v", kinds(d), d.Actions)

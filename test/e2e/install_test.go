@@ -40,10 +40,10 @@ var _ = Describe("The installed operator", func() {
 
 	It("may do nothing that it does not need", func() {
 		user := "system:serviceaccount:" + operatorNamespace + ":agenttask-operator"
-		for _, needed := range [][2]string{{"create", "jobs.batch"}, {"create", "pods"}, {"update", "agenttasks.agenttask.dev/status"}, {"get", "pods/log"}} {
+		for _, needed := range [][2]string{{"create", "jobs.batch"}, {"create", "pods"}, {"patch", "pods"}, {"update", "agenttasks.agenttask.dev/status"}, {"get", "pods/log"}} {
 			Expect(allowed("default", user, needed[0], needed[1])).To(BeTrue(), "%v", needed)
 		}
-		for _, other := range [][2]string{{"get", "secrets"}, {"list", "configmaps"}, {"delete", "configmaps"}, {"create", "pods/exec"}, {"patch", "pods"},
+		for _, other := range [][2]string{{"get", "secrets"}, {"list", "configmaps"}, {"delete", "configmaps"}, {"create", "pods/exec"}, {"update", "pods"}, {"create", "agentdecisions.agenttask.dev"},
 			{"update", "jobs.batch"}, {"update", "agenttasks.agenttask.dev"}, {"create", "agenttasks.agenttask.dev"}, {"create", "roles.rbac.authorization.k8s.io"}} {
 			Expect(allowed("default", user, other[0], other[1])).To(BeFalse(), "%v", other)
 		}

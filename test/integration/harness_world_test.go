@@ -137,7 +137,9 @@ var _ = Describe("The harness's kubelet", func() {
 		Consistently(func() []harness.ContainerStart { return w.kubelet.Starts(w.ns) }).Should(BeEmpty())
 		patch := client.RawPatch("application/json-patch+json", []byte(`[{"op":"remove","path":"/spec/schedulingGates"}]`))
 		Expect(cluster.Client.Patch(ctx, pod, patch)).To(Succeed())
-		within(recorder, func(last harness.Revision) bool { return last.Pod != nil && last.Pod.Status.Phase == corev1.PodSucceeded })
+		within(recorder, func(last harness.Revision) bool {
+			return last.Pod != nil && last.Pod.Status.Phase == corev1.PodSucceeded
+		})
 		starts := w.kubelet.Starts(w.ns)
 		Expect(starts).To(HaveLen(1))
 		Expect(starts[0]).To(And(HaveField("UID", pod.UID), HaveField("Step", "one"), HaveField("Attempt", 2), HaveField("Key", "key"), HaveField("Fenced", true)))
