@@ -33,24 +33,6 @@ func IsWatchOf(r *http.Request, resource string) bool {
 	return r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/"+resource)
 }
 
-// Crash is Faults of which the one is that the manager dies.
-type Crash struct{ faults *Faults }
-
-// NewCrash lets a manager die at a write, before or after the API server has done it.
-func NewCrash(at int64, applied bool) *Crash {
-	kind := DieBefore
-	if applied {
-		kind = DieAfter
-	}
-	return &Crash{NewFaults(Fault{At: at, Kind: kind})}
-}
-
-// Cut is closed when it has died.
-func (c *Crash) Cut() <-chan struct{} { return c.faults.Hit() }
-
-// Wrap is for ManagerOptions.
-func (c *Crash) Wrap(next http.RoundTripper) http.RoundTripper { return c.faults.Wrap(next) }
-
 // Flaky loses a share of a client's writes: their request or their answer, in turn. The
 // n-th write, counted over all, is lost where Lose(n) says so.
 type Flaky struct {

@@ -32,7 +32,7 @@ var _ = Describe("suspend", func() {
 		Expect(task.Status.Progress).To(Equal("1/2"))
 		Consistently(func() []corev1.Pod { return w.pods("task") }).Should(HaveLen(1))
 		expectConditions(w.get("task"), map[string]metav1.ConditionStatus{
-			"Ready": "False", "Succeeded": "Unknown", "Reconciling": "False", "Stalled": "False", "Suspended": "True",
+			"Ready": "False", "Succeeded": "Unknown", "Reconciling": "False", "Stalled": "False", "Suspended": "True", "OutcomeUnknown": "False",
 		})
 		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Suspend = false })
 		task = w.reaches("task", v1alpha1.TaskSucceeded)
@@ -58,7 +58,7 @@ var _ = Describe("cancel", func() {
 		GinkgoHelper()
 		task := w.reaches("task", v1alpha1.TaskCancelled)
 		expectConditions(task, map[string]metav1.ConditionStatus{
-			"Ready": "False", "Succeeded": "False", "Reconciling": "False", "Stalled": "True", "Suspended": "False",
+			"Ready": "False", "Succeeded": "False", "Reconciling": "False", "Stalled": "True", "Suspended": "False", "OutcomeUnknown": "False",
 		})
 		Expect(condition(task, "Stalled").Reason).To(Equal(v1alpha1.ReasonCancelled))
 		Expect(task.Status.CompletionTime).NotTo(BeNil())

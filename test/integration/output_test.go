@@ -82,10 +82,10 @@ var _ = Describe("An output of more than 2 KiB", func() {
 
 	It("is kept once though the operator dies after the ConfigMap was made", func() {
 		w := emptyWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.SucceedLarge(large)}}))
-		crash := harness.NewCrash(4, true) // status, Job, pod, ConfigMap
-		m := w.operator(harness.ManagerOptions{Name: "first", Wrap: crash.Wrap})
+		faults := harness.NewFaults(harness.Fault{At: 4, Kind: harness.DieAfter}) // status, Job, pod, ConfigMap
+		m := w.operator(harness.ManagerOptions{Name: "first", Faults: faults})
 		w.create(w.make("task").Steps("one", "two").Obj())
-		Eventually(crash.Cut()).Should(BeClosed())
+		Eventually(faults.Hit()).Should(BeClosed())
 		Expect(m.Stop()).To(Succeed())
 		Expect(w.created("configmaps")).To(HaveLen(1))
 		w.operator(harness.ManagerOptions{Name: "second"})

@@ -65,7 +65,7 @@ var _ = Describe("A plan", func() {
 		w.runningPod("task", "one", 1)
 		task := w.reaches("task", v1alpha1.TaskRunning)
 		expectConditions(task, map[string]metav1.ConditionStatus{
-			"Ready": "False", "Succeeded": "Unknown", "Reconciling": "True", "Stalled": "False", "Suspended": "False",
+			"Ready": "False", "Succeeded": "Unknown", "Reconciling": "True", "Stalled": "False", "Suspended": "False", "OutcomeUnknown": "False",
 		})
 		Expect(kstatus(task)).To(Equal("InProgress"))
 		Expect(condition(task, "Ready").Reason).To(Equal(v1alpha1.ReasonRunning))
@@ -73,7 +73,7 @@ var _ = Describe("A plan", func() {
 		close(done)
 		task = w.reaches("task", v1alpha1.TaskSucceeded)
 		expectConditions(task, map[string]metav1.ConditionStatus{
-			"Ready": "True", "Succeeded": "True", "Reconciling": "False", "Stalled": "False", "Suspended": "False",
+			"Ready": "True", "Succeeded": "True", "Reconciling": "False", "Stalled": "False", "Suspended": "False", "OutcomeUnknown": "False",
 		})
 		Expect(kstatus(task)).To(Equal("Current"))
 		Expect(condition(task, "Ready").Message).To(Equal("all 2 steps succeeded"))
@@ -86,7 +86,7 @@ var _ = Describe("A plan", func() {
 		w.create(w.make("task").Steps("one", "two", "three").Obj())
 		task := w.reaches("task", v1alpha1.TaskFailed)
 		expectConditions(task, map[string]metav1.ConditionStatus{
-			"Ready": "False", "Succeeded": "False", "Reconciling": "False", "Stalled": "True", "Suspended": "False",
+			"Ready": "False", "Succeeded": "False", "Reconciling": "False", "Stalled": "True", "Suspended": "False", "OutcomeUnknown": "False",
 		})
 		Expect(kstatus(task)).To(Equal("Failed"))
 		Expect(condition(task, "Stalled").Message).To(And(ContainSubstring("step two"), ContainSubstring("no such order"), ContainSubstring("kubectl logs job/")))

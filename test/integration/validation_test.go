@@ -68,7 +68,7 @@ var _ = Describe("A manifest", func() {
 		Entry("more than 500 steps", manySteps(501), "spec.steps: Too many: 501: must have at most 500 items"),
 		Entry("two steps of one name", "steps: [{name: one, run: {image: x, command: [x]}}, {name: one, run: {image: x, command: [x]}}]", `spec.steps[1]: Duplicate value: {"name":"one"}`),
 		Entry("a step without a name", "steps: [{run: {image: x, command: [x]}}]", "spec.steps[0].name: Required value"),
-		Entry("a step without an action", "steps: [{name: one}]", "spec.steps[0]", "a step needs an action: give run with image and command"),
+		Entry("a step without an action", "steps: [{name: one}]", "spec.steps[0]", "a step needs exactly one action: give run with image and command, or http with method and url"),
 		Entry("a name with an upper-case letter", "steps: [{name: One, run: {image: x, command: [x]}}]", "spec.steps[0].name", "for example find-order"),
 		Entry("a name that ends with a hyphen", "steps: [{name: one-, run: {image: x, command: [x]}}]", "spec.steps[0].name", "a step's name must be a DNS label"),
 		Entry("an empty name", "steps: [{name: '', run: {image: x, command: [x]}}]", "a step's name must be a DNS label"),
