@@ -33,6 +33,9 @@ type finding struct {
 	conflict, blocked *engine.Problem
 	job               *batchv1.Job
 	pod               *corev1.Pod
+	// started says that it is about the attempt that was to be made, and not about the one
+	// that was observed.
+	started bool
 }
 
 func (f finding) trouble() bool { return f.refusal != nil || f.conflict != nil || f.blocked != nil }
@@ -40,11 +43,11 @@ func (f finding) news() bool    { return f.trouble() || f.pod != nil }
 
 // addTo adds it to what was observed.
 func (f finding) addTo(world *engine.World) {
+	if f.started {
+		*world = engine.World{Job: f.job, Pod: f.pod, Unguarded: world.Unguarded}
+	}
 	world.Refusal, world.Conflict, world.Blocked = f.refusal, f.conflict, f.blocked
 	world.Ended, world.Held, world.Decisions = nil, nil, nil // dealt with
-	if f.pod != nil {
-		world.Job, world.Pod, world.PodVanished, world.JobVanished = f.job, f.pod, false, false
-	}
 }
 
 // act does a decision's actions. Each may be done again: dying before, between or after
@@ -56,6 +59,7 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 		switch a.Kind {
 		case engine.MakeJob:
 			found, err = r.makeAttempt(ctx, task, a)
+			found.started = true
 		case engine.StopPod:
 			err = r.deleteObject(ctx, a.Pod)
 		case engine.FinishJob:

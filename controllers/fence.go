@@ -137,7 +137,7 @@ func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, po
 		r.remember(task, finding{})
 		r.memory.with(key, task.UID, func(m *taskMemory) { m.opened = pod.UID })
 		return finding{}, nil
-	case apierrors.IsNotFound(err), testFailed(err): // it is gone, or was changed: look again
+	case apierrors.IsNotFound(err), apierrors.IsConflict(err), testFailed(err): // it is gone, or was changed: look again
 		return finding{}, errStale
 	}
 	found := findingOf(err, "let the step's pod start")
@@ -176,8 +176,8 @@ func (r *Reconciler) letGo(ctx context.Context, pod *corev1.Pod, leftover bool) 
 	at := slices.Index(pod.Finalizers, v1alpha1.FenceFinalizer)
 	path := fmt.Sprintf("/metadata/finalizers/%d", at)
 	err := r.patchPod(ctx, pod, test(path, v1alpha1.FenceFinalizer), operation{Op: "remove", Path: path})
-	if testFailed(err) { // it is another pod, or the finalizer is gone or has moved: the cache will tell
-		return nil
+	if testFailed(err) { // it is another pod, or the finalizer is gone or has moved: look again
+		return errStale
 	}
 	return client.IgnoreNotFound(err)
 }
@@ -206,7 +206,7 @@ func (r *Reconciler) patchPod(ctx context.Context, pod *corev1.Pod, operations .
 // naming a field.
 func testFailed(err error) bool {
 	status := apierrors.APIStatus(nil)
-	if !apierrors.IsInvalid(err) && !apierrors.IsConflict(err) {
+	if !apierrors.IsInvalid(err) {
 		return false
 	}
 	ok := asStatus(err, &status)

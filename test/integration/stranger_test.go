@@ -52,6 +52,27 @@ var _ = Describe("Somebody else", func() {
 		Expect(kstatus(task)).To(Equal("Current"))
 	})
 
+	DescribeTable("who has the name of the next step's does not make that step's outcome of the last one's", func(kind string) {
+		gate := make(chan struct{})
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.HangUntil(gate)}}))
+		w.create(w.make("task").Steps("one", "two").Obj())
+		w.runningPod("task", "one", 1)
+		task := w.get("task")
+		key := client.ObjectKey{Namespace: w.ns, Name: stepexec.JobName(task.Name, task.UID, "two", v1alpha1.RoleMain, 1)}
+		outsider := cluster.Outsider()
+		if kind == "Job" {
+			Expect(outsider.StrangerJob(ctx, key)).To(Succeed())
+		} else {
+			Expect(outsider.StrangerPod(ctx, key)).To(Succeed())
+		}
+		close(gate)
+		Expect(w.waitsFor("task", v1alpha1.ReasonNameConflict)).To(ContainSubstring(key.Name))
+		Expect(record(w.get("task"), "two").Phase).To(Equal(v1alpha1.StepRunning))
+	},
+		Entry("a Job", "Job"),
+		Entry("a pod", "pod"),
+	)
+
 	It("who has a pod of our name is not touched, and the task says whose it is", func() {
 		w := newWorld(nil)
 		_, name := held(w)
