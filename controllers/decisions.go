@@ -34,7 +34,7 @@ func (r *Reconciler) answerDecision(ctx context.Context, task *v1alpha1.AgentTas
 	if err := r.writeAnswer(ctx, a.Decision, a.Answer); err != nil {
 		return err
 	}
-	r.memory.did(task, a.Decision.UID)
+	r.memory.did(task, a.Decision.UID, r.Clock.Now())
 	return nil
 }
 

@@ -39,20 +39,9 @@ func (r *Reconciler) observeFence(ctx context.Context, task *v1alpha1.AgentTask,
 
 // leaveUndone takes out what was done and is not yet seen in the cache.
 func (r *Reconciler) leaveUndone(task *v1alpha1.AgentTask, held []*corev1.Pod, world *engine.World) {
-	var uids []types.UID
-	for _, pod := range held {
-		uids = append(uids, pod.UID)
-	}
-	for _, decision := range world.Decisions {
-		uids = append(uids, decision.UID)
-	}
-	if len(uids) == 0 {
-		return
-	}
-	var left map[types.UID]bool
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { left = m.undone(uids) })
-	world.Held = slices.DeleteFunc(held, func(pod *corev1.Pod) bool { return !left[pod.UID] })
-	world.Decisions = slices.DeleteFunc(world.Decisions, func(d *v1alpha1.AgentDecision) bool { return !left[d.UID] })
+	now := r.Clock.Now()
+	world.Held = slices.DeleteFunc(held, func(pod *corev1.Pod) bool { return r.memory.isDone(task, pod.UID, now) })
+	world.Decisions = slices.DeleteFunc(world.Decisions, func(d *v1alpha1.AgentDecision) bool { return r.memory.isDone(task, d.UID, now) })
 }
 
 func hasOnce(task *v1alpha1.AgentTask) bool {
@@ -121,9 +110,8 @@ func (r *Reconciler) liveUID(ctx context.Context, key types.NamespacedName) (typ
 // openFence removes the gate of the pod that the checkpoint names: of that very pod, as
 // it was when it was looked at, so that a late call finds another state and fails.
 func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, pod *corev1.Pod) (finding, error) {
-	key, opened := client.ObjectKeyFromObject(task), false
-	r.memory.with(key, task.UID, func(m *taskMemory) { opened = m.opened == pod.UID })
-	if opened {
+	opened := "opened " + pod.UID
+	if r.memory.isDone(task, opened, r.Clock.Now()) {
 		return finding{}, nil
 	}
 	at := slices.IndexFunc(pod.Spec.SchedulingGates, func(g corev1.PodSchedulingGate) bool { return g.Name == v1alpha1.FenceGate })
@@ -135,7 +123,7 @@ func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, po
 	switch {
 	case err == nil:
 		r.remember(task, finding{})
-		r.memory.with(key, task.UID, func(m *taskMemory) { m.opened = pod.UID })
+		r.memory.did(task, opened, r.Clock.Now())
 		return finding{}, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), testFailed(err): // it is gone, or was changed: look again
 		return finding{}, errStale
@@ -161,7 +149,7 @@ func (r *Reconciler) releasePod(ctx context.Context, task *v1alpha1.AgentTask, a
 	if err := r.letGo(ctx, a.Pod, a.Leftover); err != nil {
 		return err
 	}
-	r.memory.did(task, a.Pod.UID)
+	r.memory.did(task, a.Pod.UID, r.Clock.Now())
 	return nil
 }
 

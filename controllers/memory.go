@@ -47,11 +47,9 @@ type taskMemory struct {
 	// unseen says that the API server had a Job or pod of the current attempt that the
 	// cache did not show, so that no event of it may ever come.
 	unseen bool
-	// opened is the UID of the pod whose gate we removed last; the cache may not show it yet.
-	opened types.UID
-	// done are UIDs of pods and decisions with which we have done what was to be done, until
-	// the cache shows it.
-	done map[types.UID]bool
+	// done is when we did what was to be done with a pod or a decision, by UID, which the
+	// cache may not show yet.
+	done map[types.UID]time.Time
 	// looked is when the API server itself was last asked about the current attempt.
 	looked time.Time
 }
@@ -77,7 +75,7 @@ func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemor
 		m.drop(key)
 		t = &taskMemory{
 			uid: uid, vanishedJobs: map[string]types.UID{}, vanishedPods: map[string]vanishedPod{},
-			jobs: map[types.UID]bool{}, settled: map[types.UID]bool{}, done: map[types.UID]bool{},
+			jobs: map[types.UID]bool{}, settled: map[types.UID]bool{}, done: map[types.UID]time.Time{},
 		}
 		m.tasks[key] = t
 	}
@@ -85,24 +83,29 @@ func (m *memory) with(key types.NamespacedName, uid types.UID, f func(*taskMemor
 }
 
 // did notes that what was to be done with an object is done.
-func (m *memory) did(task *v1alpha1.AgentTask, object types.UID) {
-	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) { t.done[object] = true })
+func (m *memory) did(task *v1alpha1.AgentTask, object types.UID, now time.Time) {
+	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) {
+		for uid, when := range t.done {
+			if now.Sub(when) >= doneHint {
+				delete(t.done, uid)
+			}
+		}
+		t.done[object] = now
+	})
 }
 
-// undone leaves those of some objects with which nothing has been done, and forgets what
-// was done with any other.
-func (t *taskMemory) undone(uids []types.UID) map[types.UID]bool {
-	left, done := map[types.UID]bool{}, map[types.UID]bool{}
-	for _, uid := range uids {
-		if t.done[uid] {
-			done[uid] = true
-		} else {
-			left[uid] = true
-		}
-	}
-	t.done = done
-	return left
+// isDone says whether what was to be done with an object has just been done.
+func (m *memory) isDone(task *v1alpha1.AgentTask, object types.UID, now time.Time) bool {
+	done := false
+	m.with(types.NamespacedName{Namespace: task.Namespace, Name: task.Name}, task.UID, func(t *taskMemory) {
+		when, ok := t.done[object]
+		done = ok && now.Sub(when) < doneHint
+	})
+	return done
 }
+
+// doneHint is how long it is trusted that the cache only has not shown yet what we did.
+const doneHint = 10 * time.Second
 
 // forget drops all that is known of a task.
 func (m *memory) forget(key types.NamespacedName) {

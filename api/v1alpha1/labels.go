@@ -20,6 +20,10 @@ const (
 	// LabelAttempt is the attempt's number, for people. Written by the operator.
 	LabelAttempt = "agenttask.dev/attempt"
 
+	// LabelRole is what an action other than the step's own is for: check, observe, again
+	// or observe-again. For people. Written by the operator.
+	LabelRole = "agenttask.dev/role"
+
 	// AnnotationActionHash, on a Job, is the step record's actionHash. Written by the
 	// operator on creation; compared with the record when a Job of that name exists.
 	AnnotationActionHash = "agenttask.dev/action-hash"

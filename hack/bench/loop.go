@@ -130,7 +130,7 @@ func (l *bareLoop) run(ctx context.Context, task *v1alpha1.AgentTask) error {
 		l.ended[record.JobName] = done
 		l.mu.Unlock()
 		job := stepexec.Render(task, stepexec.Attempt{
-			Step: record.Name, Record: &record.ActionStatus, Run: task.Spec.Steps[i].Run, Input: []byte("{}"),
+			Step: record.Name, Role: v1alpha1.RoleMain, Record: &record.ActionStatus, Run: task.Spec.Steps[i].Run, Input: []byte("{}"),
 			Timeout: task.Spec.Steps[i].RunTimeout(), StartTimeout: task.Spec.Steps[i].StartDeadline(),
 		}, "runner")
 		if err := l.Create(ctx, job); err != nil {

@@ -28,6 +28,12 @@ func (d *decider) startRole(record *v1alpha1.StepStatus, role v1alpha1.Role, pha
 		return
 	}
 	record.Phase = phase
+	if main := what.identity; problem == nil && role == v1alpha1.RoleAgain {
+		main.Role = v1alpha1.RoleMain
+		if main.Hash() != record.ActionHash {
+			problem = &Problem{v1alpha1.ReasonPlanChanged, "its action is no longer what its first run was"}
+		}
+	}
 	a := d.beginRole(record, role)
 	a.Phase, a.IdempotencyKey, a.StartTime = v1alpha1.StepRunning, record.IdempotencyKey, metav1.NewTime(d.Now)
 	a.ActionHash = what.identity.Hash()
@@ -135,6 +141,17 @@ func (d *decider) checkedDone(a activity, output []byte) {
 // checkedUndone goes on with a step whose check says that its effect has not happened.
 func (d *decider) checkedUndone(a activity) {
 	main := d.mainOf(a.record)
+	switch {
+	case d.taskEnds():
+		d.answered(a, "the effect has not happened")
+		d.checkEnded(a)
+		return
+	case main.Attempt == 0 && (d.Task.Spec.Suspend || d.frozen != nil): // it starts when it may
+		d.answered(a, "the effect has not happened")
+		main.Phase = v1alpha1.StepRetrying
+		main.NextAttemptTime = new(metav1.NewMicroTime(d.Now))
+		return
+	}
 	if main.Attempt == 0 {
 		what, problem := d.renderMain(main.step)
 		switch {

@@ -80,6 +80,8 @@ func (d *decider) active(record *v1alpha1.StepStatus) state {
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonVerifying, fmt.Sprintf("step %s is run twice, and what it leaves compared", record.Name)}}
 	case d.Task.Spec.Suspend:
 		return state{v1alpha1.TaskSuspended, false, Problem{v1alpha1.ReasonSuspended, "held by spec.suspend; set it to false to go on"}}
+	case record != nil && record.Phase == v1alpha1.StepRetrying && record.Attempt == 0:
+		return state{v1alpha1.TaskPending, false, Problem{v1alpha1.ReasonProgressing, fmt.Sprintf("step %s is about to start", record.Name)}}
 	case record != nil && record.Phase == v1alpha1.StepRetrying:
 		return state{v1alpha1.TaskWaiting, false, Problem{v1alpha1.ReasonRetrying, fmt.Sprintf("step %s failed in attempt %d (%s) and is tried again", record.Name, record.Attempt, record.Reason)}}
 	}

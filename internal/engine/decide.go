@@ -183,6 +183,7 @@ func Decide(in Input) Decision {
 	d := &decider{Input: in, Decision: Decision{Status: *in.Task.Status.DeepCopy()}}
 	switch {
 	case !in.Task.DeletionTimestamp.IsZero():
+		d.releaseAll()
 		return d.Decision
 	case d.Status.Phase.Finished():
 		d.finishJobs()

@@ -132,6 +132,16 @@ func (d *decider) releasePods() {
 	}
 }
 
+// releaseAll lets go of a task's pods that go with it, since it is being deleted and starts
+// nothing any more.
+func (d *decider) releaseAll() {
+	for _, pod := range d.World.Held {
+		if !pod.DeletionTimestamp.IsZero() {
+			d.Actions = append(d.Actions, Action{Kind: ReleasePod, Pod: pod})
+		}
+	}
+}
+
 // stillHeld says whether a pod's outcome is still to be recorded, and else whether it is
 // one that no record names.
 func (d *decider) stillHeld(pod *corev1.Pod) (keep, leftover bool) {

@@ -102,7 +102,7 @@ func (d *decider) tellStart(a activity) {
 // makeJob asks for the attempt's pod, and for its Job unless that exists.
 func (d *decider) makeJob(a activity, what rendered) {
 	attempt := &stepexec.Attempt{
-		Step: a.record.Name, Record: a.ActionStatus.DeepCopy(), Run: what.run, HTTP: what.http, Input: what.input,
+		Step: a.record.Name, Role: a.role, Record: a.ActionStatus.DeepCopy(), Run: what.run, HTTP: what.http, Input: what.input,
 		Timeout: what.timeout, StartTimeout: a.step.StartDeadline(), Once: a.once(),
 	}
 	action := Action{Kind: MakeJob, Attempt: attempt}

@@ -17,6 +17,7 @@ import (
 // and left no word about it.
 func (d *decider) becomeUnknown(a activity, v Verdict) {
 	a.record.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), PodDead: d.podDead(a)}
+	dropRole(a.record, v1alpha1.RoleCheck) // it spoke of an earlier time
 	why := v.Message
 	if d.taskEnds() {
 		d.endUnknown(a, why)

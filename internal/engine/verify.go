@@ -33,8 +33,8 @@ func (d *decider) verifyEnded(a activity) {
 	main := d.mainOf(a.record)
 	next, more := verifyNext[a.role]
 	switch {
-	case a.Phase != v1alpha1.StepSucceeded && d.taskEnds():
-		d.endByTask(main, a.Message)
+	case d.taskEnds():
+		d.endByTask(main, "it had succeeded, and its test was not made to the end")
 	case a.Phase != v1alpha1.StepSucceeded:
 		d.finish(main, v1alpha1.StepFailed, v1alpha1.ReasonVerifyFailed, fmt.Sprintf("%s ended as %s: %s: %s", a.name(), a.Phase, a.Reason, a.Message))
 	case more:

@@ -53,7 +53,7 @@ func added(t *testing.T, act func()) map[string]float64 {
 }
 
 func record(phase v1alpha1.StepPhase, reason string) v1alpha1.StepStatus {
-	r := v1alpha1.StepStatus{Name: "plan", Phase: phase, Attempt: 1, Reason: reason}
+	r := v1alpha1.StepStatus{Name: "plan", ActionStatus: v1alpha1.ActionStatus{Phase: phase, Attempt: 1, Reason: reason}}
 	if phase.Finished() {
 		r.CompletionTime = new(metav1.NewTime(r.StartTime.Add(time.Second)))
 	}
@@ -96,7 +96,7 @@ func TestCheckpointCountsWhatItRecords(t *testing.T) {
 func TestAttemptStarted(t *testing.T) {
 	got := added(t, func() {
 		for _, attempt := range []int32{1, 2, 3} {
-			AttemptStarted(&v1alpha1.StepStatus{Attempt: attempt})
+			AttemptStarted(attempt)
 		}
 	})
 	if diff := cmp.Diff(map[string]float64{"attempts_started_total retry=false": 1, "attempts_started_total retry=true": 2}, got); diff != "" {

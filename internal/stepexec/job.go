@@ -39,8 +39,9 @@ const (
 
 // Attempt is all that an attempt's Job is made from.
 type Attempt struct {
-	// Step is the step's name.
+	// Step is the step's name, Role what the action is for it.
 	Step string
+	Role v1alpha1.Role
 	// Record is the attempt's record: its number, key, action hash and Job name.
 	Record *v1alpha1.ActionStatus
 	// Run or HTTP is what it does.
@@ -100,12 +101,16 @@ func PodOf(job *batchv1.Job) *corev1.Pod {
 }
 
 func managedLabels(task *v1alpha1.AgentTask, a Attempt) map[string]string {
-	return map[string]string{
+	labels := map[string]string{
 		v1alpha1.LabelManaged: "true",
 		v1alpha1.LabelTask:    taskLabel(task.Name),
 		v1alpha1.LabelStep:    a.Step,
 		v1alpha1.LabelAttempt: strconv.Itoa(int(a.Record.Attempt)),
 	}
+	if a.Role != v1alpha1.RoleMain {
+		labels[v1alpha1.LabelRole] = string(a.Role)
+	}
+	return labels
 }
 
 // taskLabel is a task's name as a label's value, which has at most 63 characters and

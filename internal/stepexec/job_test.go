@@ -22,8 +22,10 @@ import (
 type attempt struct {
 	task   *v1alpha1.AgentTask
 	step   *v1alpha1.Step
-	record *v1alpha1.StepStatus
+	record *v1alpha1.ActionStatus
 	input  []byte
+	// once says that the attempt is fenced.
+	once bool
 }
 
 // makeAttempt is the second attempt of step refund in task orders.
@@ -34,7 +36,7 @@ func makeAttempt(change func(*attempt)) attempt {
 			Status:     v1alpha1.AgentTaskStatus{RunID: "run-7"},
 		},
 		step:   &v1alpha1.Step{Name: "refund", Run: &v1alpha1.RunAction{Image: "tools:1.4", Command: []string{"refund", "--now"}, Args: []string{"-v"}}},
-		record: &v1alpha1.StepStatus{Name: "refund", Phase: v1alpha1.StepRunning, Attempt: 2, IdempotencyKey: "run-7.refund.abc", ActionHash: "sha256:def", JobName: "orders-refund-xyz-2"},
+		record: &v1alpha1.ActionStatus{Phase: v1alpha1.StepRunning, Attempt: 2, IdempotencyKey: "run-7.refund.abc", ActionHash: "sha256:def", JobName: "orders-refund-xyz-2"},
 		input:  []byte(`{"order":"123"}`),
 	}
 	if change != nil {
@@ -47,7 +49,12 @@ func template(spec corev1.PodSpec) func(*attempt) {
 	return func(a *attempt) { a.task.Spec.PodTemplate = &corev1.PodTemplateSpec{Spec: spec} }
 }
 
-func (a attempt) render() *batchv1.Job { return Render(a.task, a.step, a.record, a.input, "runner:1") }
+func (a attempt) render() *batchv1.Job {
+	return Render(a.task, Attempt{
+		Step: a.step.Name, Role: v1alpha1.RoleMain, Record: a.record, Run: a.step.Run, HTTP: a.step.HTTP, Input: a.input,
+		Timeout: a.step.RunTimeout(), StartTimeout: a.step.StartDeadline(), Once: a.once,
+	}, "runner:1")
+}
 
 func TestJob(t *testing.T) {
 	job := makeAttempt(nil).render()

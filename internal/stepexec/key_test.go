@@ -18,13 +18,13 @@ import (
 )
 
 func action() Action {
-	return Action{Step: "refund", Role: RoleMain, Kind: "run", Command: []string{"refund", "--charge"}, Args: []string{"-v"}, Input: []byte(`{"amount":12.5,"order":"123"}`)}
+	return Action{Step: "refund", Role: v1alpha1.RoleMain, Kind: "run", Command: []string{"refund", "--charge"}, Args: []string{"-v"}, Input: []byte(`{"amount":12.5,"order":"123"}`)}
 }
 
 // These values must never change. A key that changes makes the world do again what it
 // has done: payments twice. If this test fails, mend the code, not the values.
 func TestKeysAreWhatTheyAlwaysWere(t *testing.T) {
-	bare := Action{Step: "a", Role: RoleMain, Kind: "run", Command: []string{"a"}, Input: []byte("{}")}
+	bare := Action{Step: "a", Role: v1alpha1.RoleMain, Kind: "run", Command: []string{"a"}, Input: []byte("{}")}
 	special := action()
 	special.Command = []string{"sh", "-c", "a < b && \"c\" > 'd'\u2028é\n"}
 	for got, want := range map[string]string{
@@ -81,7 +81,7 @@ func TestKeyIsTheSameForAnAbsentAndAnEmptyList(t *testing.T) {
 
 func TestKeyIsUnaffectedByWhatMayBeMended(t *testing.T) {
 	step := v1alpha1.Step{Name: "refund", Run: &v1alpha1.RunAction{Image: "tools:1", Command: []string{"refund"}, Args: []string{"-v"}}}
-	want := RunActionOf(&step, []byte("{}")).Key("r")
+	want := RunActionOf(step.Name, v1alpha1.RoleMain, step.Run, []byte("{}")).Key("r")
 	mended := step.DeepCopy()
 	mended.Effect = v1alpha1.EffectNone
 	mended.Timeout = &metav1.Duration{Duration: time.Minute}
@@ -90,7 +90,7 @@ func TestKeyIsUnaffectedByWhatMayBeMended(t *testing.T) {
 	mended.Run.Env = []corev1.EnvVar{{Name: "A", Value: "b"}}
 	mended.Run.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("1Gi")}}
 	mended.Run.VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}
-	if got := RunActionOf(mended, []byte("{}")).Key("r"); got != want {
+	if got := RunActionOf(mended.Name, v1alpha1.RoleMain, mended.Run, []byte("{}")).Key("r"); got != want {
 		t.Errorf("a mended step has the key %s, want %s", got, want)
 	}
 	if SpecHash(mended) == SpecHash(&step) {
@@ -137,7 +137,7 @@ func FuzzKey(f *testing.F) {
 		if err1 != nil || err2 != nil || !valid(runID, 63, true) || !valid(step, 40, false) {
 			t.Skip()
 		}
-		a := Action{Step: step, Role: RoleMain, Kind: "run", Command: []string{command}, Args: []string{arg}, Input: canonical1}
+		a := Action{Step: step, Role: v1alpha1.RoleMain, Kind: "run", Command: []string{command}, Args: []string{arg}, Input: canonical1}
 		b := a
 		b.Input = canonical2
 		key1, key2 := a.Key(runID), b.Key(runID)
