@@ -286,8 +286,8 @@ type Check struct {
 	HTTP *HTTPAction `json:"http,omitempty"`
 
 	// input is what the program gets as /agenttask/input.json, as with a step's input;
-	// its expressions may also use key. Default: the step's own input, or null where the
-	// step is an http action.
+	// its expressions may also use key. Default: the step's own input, an empty object where
+	// that is an http action.
 	// +optional
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +kubebuilder:validation:Schemaless

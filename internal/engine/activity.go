@@ -83,17 +83,21 @@ func roleOf(record *v1alpha1.StepStatus, role v1alpha1.Role) *v1alpha1.ActionSta
 	return nil
 }
 
-// jobRole is the role in a Job's name. A step may be checked once for each attempt, and
-// each time is another series of Jobs.
-func jobRole(role v1alpha1.Role, attempt int32) v1alpha1.Role {
-	if role == v1alpha1.RoleCheck {
-		return v1alpha1.Role(fmt.Sprintf("%s-%d", role, attempt))
+// jobRole is the role in a Job's name. A step may be checked for each of its attempts, and
+// once more when the attempt's pod is dead: each time is another series of Jobs.
+func jobRole(role v1alpha1.Role, attempt int32, podDead bool) v1alpha1.Role {
+	switch {
+	case role != v1alpha1.RoleCheck:
+		return role
+	case podDead:
+		return v1alpha1.Role(fmt.Sprintf("%s-%d-dead", role, attempt))
 	}
-	return role
+	return v1alpha1.Role(fmt.Sprintf("%s-%d", role, attempt))
 }
 
 func (d *decider) jobName(a activity) string {
-	return stepexec.JobName(d.Task.Name, d.Task.UID, a.record.Name, jobRole(a.role, a.record.Attempt), a.Attempt)
+	role := jobRole(a.role, a.record.Attempt, a.record.Unknown != nil && a.record.Unknown.PodDead)
+	return stepexec.JobName(d.Task.Name, d.Task.UID, a.record.Name, role, a.Attempt)
 }
 
 // Current is the attempt whose Job and pod matter now.

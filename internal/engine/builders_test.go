@@ -115,6 +115,36 @@ func (b *stepBuilder) StartTimeout(d time.Duration) *stepBuilder {
 	b.step.StartTimeout = &metav1.Duration{Duration: d}
 	return b
 }
+func (b *stepBuilder) Once() *stepBuilder          { b.step.Effect = v1alpha1.EffectOnce; return b }
+func (b *stepBuilder) Key(key string) *stepBuilder { b.step.IdempotencyKey = key; return b }
+func (b *stepBuilder) OnUnknown(what v1alpha1.OnUnknown) *stepBuilder {
+	b.step.OnUnknown = what
+	return b
+}
+
+// HTTP lets the step send a request instead of running a program. body is JSON, or empty.
+func (b *stepBuilder) HTTP(method, url, body string) *stepBuilder {
+	b.step.Run, b.step.HTTP = nil, &v1alpha1.HTTPAction{Method: method, URL: url}
+	if body != "" {
+		b.step.HTTP.Body = doc1(body)
+	}
+	return b
+}
+
+// Check gives the step a check that runs a program.
+func (b *stepBuilder) Check(when v1alpha1.CheckWhen) *stepBuilder {
+	b.step.Check = &v1alpha1.Check{When: when, Run: &v1alpha1.RunAction{Image: "tools:1.4", Command: []string{"look"}}}
+	return b
+}
+
+// Done says by an expression when the effect has happened; output is JSON, or empty.
+func (b *stepBuilder) Done(done, output string) *stepBuilder {
+	b.step.Check.Done = done
+	if output != "" {
+		b.step.Check.Output = doc1(output)
+	}
+	return b
+}
 func (b *stepBuilder) Obj() v1alpha1.Step { return b.step }
 
 func doc1(doc string) *apiextensionsv1.JSON { return &apiextensionsv1.JSON{Raw: []byte(doc)} }
@@ -203,6 +233,36 @@ func (b *podBuilder) Deleting() *podBuilder {
 	b.pod.DeletionTimestamp = &metav1.Time{Time: epoch}
 	return b
 }
+
+// Forced says that it is being deleted without any wait for its node.
+func (b *podBuilder) Forced() *podBuilder {
+	b.pod.DeletionGracePeriodSeconds = new(int64(0))
+	return b.Deleting()
+}
+func (b *podBuilder) UID(uid types.UID) *podBuilder { b.pod.UID = uid; return b }
+func (b *podBuilder) Node(name string) *podBuilder  { b.pod.Spec.NodeName = name; return b }
+func (b *podBuilder) Held() *podBuilder {
+	b.pod.Finalizers = []string{v1alpha1.FenceFinalizer}
+	return b
+}
+func (b *podBuilder) Gated() *podBuilder { return b.Held().Gates(v1alpha1.FenceGate) }
+
+// Of makes it the pod of a task's current attempt, and of its Job.
+func (b *podBuilder) Of(task *v1alpha1.AgentTask) *podBuilder {
+	job := jobOf(task)
+	b.pod.Name = job.Name
+	b.pod.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(job, batchv1.SchemeGroupVersion.WithKind("Job"))}
+	return b
+}
+
+// StartedTwice says that kubelet started the container a second time, which the runner
+// refused. How it is now becomes how it ended before.
+func (b *podBuilder) StartedTwice() *podBuilder {
+	first := b.pod.Status.ContainerStatuses[0].State
+	b.Result(143, stepexec.Result{Outcome: stepexec.OutcomeInterrupted, Reason: v1alpha1.ReasonStartedTwice, Message: "it was started before"})
+	b.pod.Status.ContainerStatuses[0].LastTerminationState = first
+	return b
+}
 func (b *podBuilder) Obj() *corev1.Pod { return b.pod }
 
 // jobOf is the Job of a task's current attempt.
@@ -256,4 +316,8 @@ func kinds(d Decision) string {
 		return ""
 	}
 	return out[1:]
+}
+
+func jobNamed(name string) *batchv1.Job {
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID("job-" + name)}}
 }

@@ -140,38 +140,23 @@ func (d *decider) checkedDone(a activity, output []byte) {
 
 // checkedUndone goes on with a step whose check says that its effect has not happened.
 func (d *decider) checkedUndone(a activity) {
+	d.answered(a, "the effect has not happened")
 	main := d.mainOf(a.record)
+	if main.record.Unknown != nil && main.record.Unknown.PodDead {
+		main.record.Unknown = nil
+	}
 	switch {
 	case d.taskEnds():
-		d.answered(a, "the effect has not happened")
 		d.checkEnded(a)
-		return
-	case main.Attempt == 0 && (d.Task.Spec.Suspend || d.frozen != nil): // it starts when it may
-		d.answered(a, "the effect has not happened")
+	case main.Attempt == 0: // it starts when it may
 		main.Phase = v1alpha1.StepRetrying
 		main.NextAttemptTime = new(metav1.NewMicroTime(d.Now))
-		return
-	}
-	if main.Attempt == 0 {
-		what, problem := d.renderMain(main.step)
-		switch {
-		case len(d.Load) > 0:
-			return
-		case problem != nil:
-			d.answered(a, "the effect has not happened")
-			d.finish(main, v1alpha1.StepFailed, problem.Reason, problem.Message)
-			return
-		}
-		d.answered(a, "the effect has not happened")
-		d.startAttempt(main, what)
-		return
-	}
-	d.answered(a, "the effect has not happened")
-	if main.record.Unknown != nil && !main.record.Unknown.PodDead {
+		d.settleRetrying(main)
+	case main.record.Unknown != nil:
 		main.Phase = v1alpha1.StepUnknown
-		return
+	default:
+		d.retryOrFail(main, Verdict{Class: Lost, Reason: main.Reason, Message: main.Message + "; its check says that the effect has not happened"})
 	}
-	d.retryOrFail(main, Verdict{Class: Lost, Reason: main.Reason, Message: main.Message + "; its check says that the effect has not happened"})
 }
 
 // answered ends the record of a check whose answer was understood.

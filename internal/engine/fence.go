@@ -152,8 +152,8 @@ func (d *decider) stillHeld(pod *corev1.Pod) (keep, leftover bool) {
 		}
 	}
 	record := d.current()
-	candidate := record != nil && record.JobName == pod.Name && record.PodUID == "" && !record.Phase.Finished() &&
-		record.Phase != v1alpha1.StepRetrying && d.World.Pod != nil && d.World.Pod.UID == pod.UID
+	candidate := record != nil && record.JobName == pod.Name && record.PodUID == "" &&
+		record.Phase == v1alpha1.StepRunning && d.World.Pod != nil && d.World.Pod.UID == pod.UID
 	return candidate, true
 }
 

@@ -128,26 +128,53 @@ func brokenActions(task *v1alpha1.AgentTask, d Decision) problems {
 	var p problems
 	count := map[ActionKind]int{}
 	var last *v1alpha1.StepStatus
+	var role v1alpha1.Role
+	work := &v1alpha1.ActionStatus{}
 	if n := len(d.Status.Steps); n > 0 {
 		last = &d.Status.Steps[n-1]
+		role, work = atWork(last)
 	}
 	for _, a := range d.Actions {
 		count[a.Kind]++
 		switch a.Kind {
 		case MakeJob:
-			p.must(last != nil && last.Phase == v1alpha1.StepRunning && equality.Semantic.DeepEqual(last.ActionStatus, *a.Attempt.Record), "MakeJob for what is not the record that runs: %+v", a.Attempt)
-			p.must(last != nil && a.Attempt.Step == last.Name && len(a.Attempt.Input) > 0, "MakeJob with another step, or without input")
+			p.must(work.Phase == v1alpha1.StepRunning && equality.Semantic.DeepEqual(*work, *a.Attempt.Record), "MakeJob for what is not the record that runs: %+v", a.Attempt)
+			p.must(last != nil && a.Attempt.Step == last.Name && a.Attempt.Role == role && len(a.Attempt.Input) > 0, "MakeJob with another step or role, or without input")
+			p.must(last != nil && a.Attempt.Once == (role == v1alpha1.RoleMain && last.Effect == v1alpha1.EffectOnce), "MakeJob with Once %v", a.Attempt.Once)
 			p.must(!d.Status.Phase.Finished(), "MakeJob for a task that has ended")
 		case StopPod:
-			p.must(a.Pod != nil && last != nil && last.Phase == v1alpha1.StepStopping, "StopPod though the record does not say so")
+			p.must(a.Pod != nil && work.Phase == v1alpha1.StepStopping, "StopPod though the record does not say so")
+		case OpenFence:
+			p.must(role == v1alpha1.RoleMain && work.Phase == v1alpha1.StepRunning && work.PodUID == a.Pod.UID && a.Pod.DeletionTimestamp.IsZero(),
+				"the fence is opened for a pod that the record of a running attempt does not name")
+		case ReleasePod:
+			p = append(p, brokenRelease(d, a)...)
 		case FinishJob:
-			p.must(a.Job != nil && (last == nil || last.JobName != a.Job.Name || last.Phase.Finished() || last.Phase == v1alpha1.StepRetrying),
+			p.must(a.Job != nil && (work.JobName != a.Job.Name || work.Phase.Finished() || work.Phase == v1alpha1.StepRetrying),
 				"FinishJob for an attempt that has not ended")
 		case DeleteTask:
 			p.must(d.Status.Phase.Finished() && task.Spec.TTLSecondsAfterFinished != nil, "DeleteTask without an end or a TTL")
 		}
 	}
-	p.must(count[MakeJob] <= 1 && count[StopPod] <= 1 && count[DeleteTask] <= 1, "actions twice: %v", count)
+	p.must(count[MakeJob] <= 1 && count[StopPod] <= 1 && count[OpenFence] <= 1 && count[DeleteTask] <= 1, "actions twice: %v", count)
+	p.must(count[OpenFence] == 0 || count[MakeJob] == 0, "an attempt is made and let through in one decision")
+	return p
+}
+
+// brokenRelease checks that no pod is let go whose outcome is still to be recorded.
+func brokenRelease(d Decision, a Action) problems {
+	var p problems
+	for i := range d.Status.Steps {
+		r := &d.Status.Steps[i]
+		if r.PodUID != a.Pod.UID {
+			continue
+		}
+		open := r.Phase == v1alpha1.StepRunning || r.Phase == v1alpha1.StepStopping ||
+			r.Unknown != nil && !r.Phase.Finished() && r.Phase != v1alpha1.StepRetrying && !r.Unknown.PodDead && !retryDecided(r)
+		p.must(!open && !a.Leftover, "the pod of step %s, %s, is let go (as one that is left over: %v)", r.Name, r.Phase, a.Leftover)
+		return p
+	}
+	p.must(a.Leftover, "a pod that no record names is not let go as one that is left over")
 	return p
 }
 

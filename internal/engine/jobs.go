@@ -50,12 +50,19 @@ func (d *decider) superseded(jobName string) bool {
 	return false
 }
 
-// oldCheck says whether Jobs of this name are of a check of an earlier attempt.
+// oldCheck says whether Jobs of this name are of a check of an earlier attempt, or of any
+// attempt of a step that has ended.
 func (d *decider) oldCheck(record *v1alpha1.StepStatus, base string) bool {
-	for attempt := range record.Attempt {
-		name := stepexec.JobName(d.Task.Name, d.Task.UID, record.Name, jobRole(v1alpha1.RoleCheck, attempt), 1)
-		if own, _ := stepexec.SplitJobName(name); own == base {
-			return true
+	over := record.Attempt
+	if record.Phase.Finished() {
+		over++
+	}
+	for attempt := range over {
+		for _, podDead := range []bool{false, true} {
+			name := stepexec.JobName(d.Task.Name, d.Task.UID, record.Name, jobRole(v1alpha1.RoleCheck, attempt, podDead), 1)
+			if own, _ := stepexec.SplitJobName(name); own == base {
+				return true
+			}
 		}
 	}
 	return false
