@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
@@ -24,7 +23,11 @@ func (d *decider) startCheck(record *v1alpha1.StepStatus) {
 // startRole starts another of a step's actions.
 func (d *decider) startRole(record *v1alpha1.StepStatus, role v1alpha1.Role, phase v1alpha1.StepPhase) {
 	what, problem := d.renderRole(d.stepOf(record), role, record.IdempotencyKey)
-	if len(d.Load) > 0 {
+	switch {
+	case len(d.Load) > 0:
+		return
+	case problem != nil && problem.Reason == v1alpha1.ReasonUnavailable: // all stays as it is until then
+		d.waitToStart(d.stepOf(record), problem)
 		return
 	}
 	record.Phase = phase
@@ -52,6 +55,11 @@ func (d *decider) judgeCheck(a activity, v Verdict) {
 		switch {
 		case !ok:
 			d.Load = append(d.Load, a.record.Name)
+			return
+		case loaded.Unavailable != "" && a.Phase == v1alpha1.StepRunning:
+			d.ended = nil
+			d.wait(a, v1alpha1.ReasonUnavailable, "its output cannot be read just now: "+loaded.Unavailable)
+			d.wakeAfter(unavailableRecheck)
 			return
 		case loaded.Problem != "" || loaded.Unavailable != "":
 			d.finish(a, v1alpha1.StepFailed, v1alpha1.ReasonOutputLost, "its output cannot be read: "+loaded.Problem+loaded.Unavailable)
@@ -130,12 +138,10 @@ func checkSize(output []byte) error {
 func (d *decider) checkedDone(a activity, output []byte) {
 	d.answered(a, "the effect has happened")
 	main := d.mainOf(a.record)
-	main.Output, main.OutputRef = nil, nil
-	if string(output) != "null" {
-		main.Output = &apiextensionsv1.JSON{Raw: output}
-	}
 	a.record.Unknown = nil
-	d.finish(main, v1alpha1.StepSucceeded, v1alpha1.ReasonCheckedDone, "its check says that the effect has happened; the check's output was taken")
+	if d.keep(main, output, nil) {
+		d.finish(main, v1alpha1.StepSucceeded, v1alpha1.ReasonCheckedDone, "its check says that the effect has happened; the check's output was taken")
+	}
 }
 
 // checkedUndone goes on with a step whose check says that its effect has not happened.

@@ -6,13 +6,13 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
+	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -26,143 +26,149 @@ type dice interface {
 	IntN(n int) int
 }
 
-// cluster is a small model of a cluster in which everything goes wrong that may: pods
-// die in every way, Jobs are deleted, the operator is killed between any two of its
-// writes and forgets what it saw. It keeps what the engine must never see broken.
+// cluster is a small model of a cluster in which everything goes wrong that may. This
+// file is its API server and its garbage collector; node_test.go has kubelet, the programs
+// and what they do to the world, operator_test.go the operators, people_test.go all others.
+// It keeps what must never be seen broken.
 type cluster struct {
 	dice
-	task *v1alpha1.AgentTask
-	now  time.Time
-	jobs map[string]*batchv1.Job
-	pods map[string]*corev1.Pod
-	uids int
+	now time.Time
 
-	// What this operator process remembers, as the controller's memory does.
-	vanishedJobs map[string]types.UID
-	vanishedPods map[string]*corev1.Pod
+	// What the API server holds.
+	task      *v1alpha1.AgentTask
+	jobs      map[string]*batchv1.Job
+	pods      map[string]*corev1.Pod
+	decisions []*v1alpha1.AgentDecision
+	// gone is each pod that was deleted, as it was then.
+	gone          map[types.UID]*corev1.Pod
+	version, uids int
 
+	operators []*operator
+	processes map[types.UID]*process
+	// made is what each Job's name stands for.
+	made map[string]attemptID
+	// effects counts what has happened in the world, by key.
+	effects map[string]int
+	// named are pods that a written status has named.
+	named map[types.UID]bool
+	// applied are decisions that a written status holds, and answers what each was answered.
+	applied map[types.UID]bool
+	answers map[types.UID][]Problem
+	// sloppy are steps whose program does its work again, whatever its key.
+	sloppy map[string]bool
+	// atRisk are keys whose effect may happen twice, by somebody's will.
+	atRisk map[string]bool
+
+	// plan is the spec as it was at first.
+	plan *v1alpha1.AgentTaskSpec
 	// calm is set once nothing goes wrong any more.
 	calm bool
-	// paramsA is what the params were at first.
-	paramsA *v1alpha1.AgentTaskSpec
+	// alone says that nobody comes to decide.
+	alone bool
 
 	problems []string
 	history  []string
 }
 
+// attemptID is what a Job is for.
+type attemptID struct {
+	step   string
+	role   v1alpha1.Role
+	number int32
+	key    string
+	once   bool
+}
+
 func newCluster(d dice) *cluster {
-	c := &cluster{dice: d, now: epoch, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}}
-	b := MakeTask().Params(`{"a":1}`)
-	for i := range 1 + d.IntN(4) {
-		step := MakeStep(string(rune('a'+i))).Limit(int32(d.IntN(5))).Backoff(time.Second, 4*time.Second).StartTimeout(time.Minute)
-		if d.IntN(2) == 0 {
-			step.Input(`{"p":"${params.a}"}`)
-		}
-		if d.IntN(3) == 0 {
-			step.OnTimeout()
-		}
-		b.Step(step.Obj())
+	c := &cluster{
+		dice: d, now: epoch, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, gone: map[types.UID]*corev1.Pod{},
+		processes: map[types.UID]*process{}, made: map[string]attemptID{}, effects: map[string]int{}, named: map[types.UID]bool{},
+		applied: map[types.UID]bool{}, answers: map[types.UID][]Problem{}, atRisk: map[string]bool{}, sloppy: map[string]bool{},
 	}
-	if d.IntN(4) == 0 {
-		b.Deadline(int64(30 + d.IntN(600)))
+	c.task = c.anyTask()
+	c.plan = c.task.Spec.DeepCopy()
+	c.stamp(c.task)
+	c.alone = d.IntN(8) == 0
+	for range 1 + d.IntN(2) {
+		c.operators = append(c.operators, newOperator(c))
 	}
-	if d.IntN(4) == 0 {
-		b.TTL(60)
-	}
-	b.History([]v1alpha1.JobHistory{"", v1alpha1.JobHistoryAll, v1alpha1.JobHistoryFailed, v1alpha1.JobHistoryNone}[d.IntN(4)])
-	c.task = b.Obj()
-	c.paramsA = c.task.Spec.DeepCopy()
-	c.restart()
 	return c
 }
 
-func (c *cluster) restart() {
-	c.vanishedJobs, c.vanishedPods = map[string]types.UID{}, map[string]*corev1.Pod{}
+// anyTask is a task with a plan of one to four steps.
+func (c *cluster) anyTask() *v1alpha1.AgentTask {
+	b := MakeTask().Params(`{"a":1}`).RunID("run")
+	for i := range 1 + c.IntN(4) {
+		b.Step(c.anyOfSteps(string(rune('a' + i))))
+	}
+	if c.IntN(6) == 0 {
+		b.Deadline(int64(30 + c.IntN(600)))
+	}
+	if c.IntN(4) == 0 {
+		b.TTL(60)
+	}
+	if c.IntN(6) == 0 {
+		b.task.Spec.Verify = &v1alpha1.Verify{Mode: v1alpha1.VerifyRunTwice,
+			Observe: v1alpha1.Observe{Run: &v1alpha1.RunAction{Image: "tools:1.4", Command: []string{"observe"}}}}
+		c.sloppy[string(rune('a'+c.IntN(4)))] = true
+	}
+	b.History([]v1alpha1.JobHistory{"", v1alpha1.JobHistoryAll, v1alpha1.JobHistoryFailed, v1alpha1.JobHistoryNone}[c.IntN(4)])
+	return b.Obj()
+}
+
+func (c *cluster) anyOfSteps(name string) v1alpha1.Step {
+	step := MakeStep(name).Limit([]int32{0, 1, 3, 9, 20}[c.IntN(5)]).Backoff(time.Second, 4*time.Second).StartTimeout(time.Minute)
+	if c.IntN(4) == 0 {
+		step.HTTP("POST", "https://api.test/"+name, `{"p":"${params.a}"}`)
+	} else if c.IntN(2) == 0 {
+		step.Input(`{"p":"${params.a}"}`)
+	}
+	if c.IntN(3) == 0 {
+		step.OnTimeout()
+	}
+	step.step.Effect = []v1alpha1.Effect{"", v1alpha1.EffectNone, v1alpha1.EffectIdempotent, v1alpha1.EffectOnce, v1alpha1.EffectOnce, v1alpha1.EffectOnce}[c.IntN(6)]
+	if step.step.Effect == v1alpha1.EffectOnce {
+		step.OnUnknown([]v1alpha1.OnUnknown{"", v1alpha1.UnknownPause, v1alpha1.UnknownCheck, v1alpha1.UnknownCheck, v1alpha1.UnknownRetry, v1alpha1.UnknownFail}[c.IntN(6)])
+	}
+	if step.step.OnUnknown == v1alpha1.UnknownCheck || c.IntN(5) == 0 {
+		step.Check([]v1alpha1.CheckWhen{"", v1alpha1.CheckUnknown, v1alpha1.CheckBefore}[c.IntN(3)])
+		if c.IntN(2) == 0 {
+			step.Done("${result.done}", `{"was":"${result.done}"}`)
+		}
+	}
+	if c.IntN(5) == 0 {
+		step.Key([]string{"order-1", "order-${params.a}", "order-" + name}[c.IntN(3)])
+	}
+	obj := step.Obj()
+	if obj.Check != nil && obj.Check.When == v1alpha1.CheckBefore && obj.IdempotencyKey == "order-"+name && c.IntN(2) == 0 {
+		c.effects[obj.IdempotencyKey] = 1 // it has happened long ago
+	}
+	return obj
 }
 
 func (c *cluster) problem(format string, args ...any) {
 	c.problems = append(c.problems, fmt.Sprintf(format, args...))
 }
 
-// record is the current record, where an attempt is meant to run.
-func (c *cluster) record() *v1alpha1.StepStatus {
-	if n := len(c.task.Status.Steps); n > 0 && !c.task.Status.Steps[n-1].Phase.Finished() {
-		return &c.task.Status.Steps[n-1]
+func (c *cluster) note(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	if !slices.Contains(c.history[max(0, len(c.history)-2):], line) {
+		c.history = append(c.history, line)
 	}
-	return nil
 }
 
-// world is what the controller would observe: see controllers.observe.
-func (c *cluster) world() World {
-	w := World{}
-	record := c.record()
-	for name, job := range c.jobs {
-		if (record == nil || record.JobName != name) && len(job.Status.Conditions) == 0 {
-			w.Ended = append(w.Ended, job)
-		}
-	}
-	if len(w.Ended) > 1 { // in one order, whatever the map's
-		w.Ended = nil
-	}
-	if record == nil || record.Phase == v1alpha1.StepRetrying {
-		return w
-	}
-	name := record.JobName
-	w.Job = c.jobs[name]
-	w.JobVanished = w.Job == nil && c.vanishedJobs[name] != ""
-	if pod := c.pods[name]; pod != nil {
-		owner := metav1.GetControllerOf(pod).UID
-		if (w.Job != nil && owner == w.Job.UID) || owner == c.vanishedJobs[name] {
-			w.Pod = pod
-		} else {
-			w.Blocked = &Problem{v1alpha1.ReasonPodLost, "pod of a deleted Job"}
-		}
-	} else if last := c.vanishedPods[name]; last != nil {
-		w.PodVanished, w.LastPod = true, last
-	}
-	return w
+// one says that something happens that does so every n-th time, while anything may.
+func (c *cluster) one(n int) bool { return !c.calm && c.IntN(n) == 0 }
+
+func (c *cluster) newUID(kind string) types.UID {
+	c.uids++
+	return types.UID(fmt.Sprintf("%s-%d", kind, c.uids))
 }
 
-// reconcile decides, and does what the decision says as far as the operator lives.
-func (c *cluster) reconcile() Decision {
-	draw := float64(c.IntN(1000)) / 1000
-	in := Input{Task: c.task, World: c.world(), Now: c.now, Rand: func() float64 { return draw }}
-	before := copyInput(in)
-	d := Decide(in)
-	for _, p := range broken(before, in, d) {
-		c.problem("%s", p)
-	}
-	if twice := Decide(in); !reflect.DeepEqual(d, twice) {
-		c.problem("the same input gave two decisions: %s", lazyDiff{d, twice})
-	}
-	c.history = append(c.history, c.sketch(in.World)+" "+changes(&c.task.Status, &d.Status)+" "+kinds(d))
-	if !c.calm && c.IntN(12) == 0 { // killed, or in conflict, before its write
-		c.restart()
-		return d
-	}
-	c.task.Status = persisted(d.Status)
-	for _, a := range d.Actions {
-		if !c.calm && c.IntN(12) == 0 { // killed before the action
-			c.restart()
-			return d
-		}
-		c.act(a)
-	}
-	return d
-}
-
-// sketch is a world in short, for the history of a walk that failed.
-func (c *cluster) sketch(w World) string {
-	out := ""
-	for i, is := range []bool{w.Job != nil, w.Pod != nil, w.JobVanished, w.PodVanished, w.Blocked != nil} {
-		if is {
-			out += " " + []string{"job", "pod", "jobVanished", "podVanished", "blocked"}[i]
-		}
-	}
-	if w.Pod != nil {
-		out += fmt.Sprintf(" %s", w.Pod.Status.Phase)
-	}
-	return "[" + out + "]"
+// stamp gives an object that was changed its new resourceVersion.
+func (c *cluster) stamp(obj metav1.Object) {
+	c.version++
+	obj.SetResourceVersion(strconv.Itoa(c.version))
 }
 
 // persisted is a status as it is read back: times lose what their JSON does not hold.
@@ -178,179 +184,251 @@ func persisted(status v1alpha1.AgentTaskStatus) v1alpha1.AgentTaskStatus {
 	return out
 }
 
-func (c *cluster) act(a Action) {
-	switch a.Kind {
-	case MakeJob:
-		c.makeJob(a)
-	case StopPod:
-		if pod := c.pods[a.Pod.Name]; pod != nil {
-			pod.DeletionTimestamp = &metav1.Time{Time: c.now}
-		}
-	case FinishJob:
-		if job := c.jobs[a.Job.Name]; job != nil {
-			if pod := c.pods[job.Name]; pod != nil && alive(pod) {
-				c.problem("Job %s is finished and its pod may still run", job.Name)
-			}
-			job.Status.Conditions = []batchv1.JobCondition{{Type: batchv1.JobComplete}}
-			if !a.Keep {
-				delete(c.jobs, job.Name)
-				delete(c.pods, job.Name)
-			}
-		}
-	case DeleteTask:
+// swap writes a status, where nothing was written since the task was read.
+func (c *cluster) swap(read *v1alpha1.AgentTask, status v1alpha1.AgentTaskStatus) bool {
+	if read.ResourceVersion != c.task.ResourceVersion {
+		return false
 	}
+	status = persisted(status)
+	c.written(&c.task.Status, &status)
+	c.task.Status = status
+	c.stamp(c.task)
+	return true
 }
 
-func (c *cluster) makeJob(a Action) {
-	name := a.Attempt.Record.JobName
-	for other, pod := range c.pods {
-		if other != name && alive(pod) {
-			c.problem("%s is made while the pod of %s may still run", name, other)
-		}
+// createJob makes a Job, unless one of its name exists.
+func (c *cluster) createJob(job *batchv1.Job) bool {
+	if c.jobs[job.Name] != nil {
+		return false
 	}
-	job := c.jobs[name]
-	if job == nil {
-		job = stepexec.Render(c.task, *a.Attempt, "runner")
-		c.uids++
-		job.UID, job.CreationTimestamp = types.UID(fmt.Sprintf("job-%d", c.uids)), metav1.NewTime(c.now)
-		c.jobs[name] = job
-		if !c.calm && c.IntN(20) == 0 {
-			job.Spec.Suspend = new(true)
-			return
-		}
-	}
-	if c.pods[name] == nil && (c.calm || c.IntN(12) > 0) {
-		pod := stepexec.PodOf(job)
-		c.uids++
-		pod.UID, pod.CreationTimestamp = types.UID(fmt.Sprintf("pod-%d", c.uids)), metav1.NewTime(c.now)
-		pod.Status.Phase = corev1.PodPending
-		c.pods[name] = pod
-	}
+	job.UID, job.CreationTimestamp = c.newUID("job"), metav1.NewTime(c.now)
+	c.stamp(job)
+	c.jobs[job.Name] = job
+	return true
 }
 
-// alive says whether a pod's program may run, now or later.
-func alive(pod *corev1.Pod) bool {
-	return !over(pod)
+// createPod makes a pod, unless one of its name exists. Whether its owner exists is not
+// looked at.
+func (c *cluster) createPod(pod *corev1.Pod) bool {
+	if c.pods[pod.Name] != nil {
+		return false
+	}
+	pod.UID, pod.CreationTimestamp = c.newUID("pod"), metav1.NewTime(c.now)
+	pod.Status.Phase = corev1.PodPending
+	c.stamp(pod)
+	c.pods[pod.Name] = pod
+	c.processes[pod.UID] = &process{pod: pod.UID, name: pod.Name, attemptID: c.made[pod.Name]}
+	return true
 }
 
-// over says whether kubelet has said its last word about a pod.
-func over(pod *corev1.Pod) bool {
-	return stepEnd(pod) != nil || pod.Status.Phase == corev1.PodFailed && disruption(pod) == ""
-}
-
-// happen lets one thing happen to the current attempt.
-func (c *cluster) happen() {
-	record := c.record()
-	if record == nil {
+// deletePod asks for a pod's end: at once, or when its node has reported it.
+func (c *cluster) deletePod(pod *corev1.Pod, force bool) {
+	grace := int64(30)
+	if force || pod.Spec.NodeName == "" || pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded {
+		grace = 0
+	}
+	if grace == 0 && len(pod.Finalizers) == 0 {
+		c.removePod(pod)
 		return
 	}
-	job, pod := c.jobs[record.JobName], c.pods[record.JobName]
-	switch {
-	case c.calm:
-		c.goWell(job, pod)
-		return
-	case job != nil && c.IntN(25) == 0:
-		c.vanishedJobs[job.Name] = job.UID
-		delete(c.jobs, job.Name)
-		return
-	case job != nil && c.IntN(15) == 0:
-		job.Spec.Suspend = new(!jobSuspended(job))
-		return
-	case pod == nil:
-		return
-	}
-	switch c.IntN(12) {
-	case 0, 1, 2:
-		c.goWell(job, pod)
-	case 3:
-		c.vanish(pod)
-	case 4:
-		pod.DeletionTimestamp = &metav1.Time{Time: c.now}
-	case 5:
-		if over(pod) {
-			return
-		}
-		pod.Status.Phase = corev1.PodFailed
-		pod.Status.Conditions = append(pod.Status.Conditions, corev1.PodCondition{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "DeletionByPodGC"})
-	default:
-		c.endBadly(pod)
+	if pod.DeletionTimestamp == nil || grace < *pod.DeletionGracePeriodSeconds {
+		pod.DeletionTimestamp, pod.DeletionGracePeriodSeconds = &metav1.Time{Time: c.now}, &grace
+		c.stamp(pod)
 	}
 }
 
-// goWell starts a pod, lets its program succeed, or lets what is being deleted go.
-func (c *cluster) goWell(job *batchv1.Job, pod *corev1.Pod) {
-	b := podBuilder{pod}
-	switch {
-	case c.calm && jobSuspended(job):
-		job.Spec.Suspend = new(false)
-	case pod == nil:
-	case !pod.DeletionTimestamp.IsZero(), job == nil && c.calm, c.calm && pod.Status.Phase == corev1.PodFailed:
-		c.vanish(pod)
-	case over(pod):
-	case !started(pod):
-		b.Running()
-	default:
-		b.Succeeded(`{"ok":true}`)
-	}
-}
-
-func (c *cluster) vanish(pod *corev1.Pod) {
-	c.vanishedPods[pod.Name] = pod
+func (c *cluster) removePod(pod *corev1.Pod) {
+	c.gone[pod.UID] = pod.DeepCopy()
 	delete(c.pods, pod.Name)
 }
 
-func (c *cluster) endBadly(pod *corev1.Pod) {
-	if over(pod) {
-		return
-	}
-	b := podBuilder{pod}
-	switch c.IntN(9) {
-	case 0:
-		b.Result(75, again)
-	case 1:
-		b.Result(3, stepexec.Result{Outcome: stepexec.OutcomeFailed, Reason: v1alpha1.ReasonExitCode, Message: "exit code 3"})
-	case 2:
-		b.Result(124, stepexec.Result{Outcome: stepexec.OutcomeTimeout, Reason: v1alpha1.ReasonTimeout})
-	case 3:
-		b.Ended(137, "OOMKilled", "")
-	case 4:
-		b.Ended(137, "Error", "").Phase(corev1.PodFailed, "Evicted", "low on memory")
-	case 5:
-		b.Ended(0, "Completed", "not a result")
-	case 6:
-		b.Waiting("ImagePullBackOff", "not found")
-	case 7:
-		b.Waiting("PodInitializing", "").Init("agenttask-install", 1, "Error", "").Phase(corev1.PodFailed, "", "")
-	case 8:
-		b.Running()
+// dropFinalizer takes the fence's finalizer from a pod.
+func (c *cluster) dropFinalizer(pod *corev1.Pod) {
+	pod.Finalizers = nil
+	c.stamp(pod)
+	if pod.DeletionTimestamp != nil && *pod.DeletionGracePeriodSeconds == 0 {
+		c.removePod(pod)
 	}
 }
 
-// edit changes the spec as a user might.
-func (c *cluster) edit() {
-	spec := &c.task.Spec
-	before := spec.DeepCopy()
-	switch c.IntN(16) {
-	case 0, 1:
-		spec.Suspend = !spec.Suspend
-	case 2:
-		spec.Params = doc1(`{"a":2}`)
-	case 3, 4:
-		spec.Params = c.paramsA.Params
-	case 5:
-		spec.Steps[c.IntN(len(spec.Steps))].Run.Image = "tools:2"
-	case 6, 7:
-		spec.Steps = c.paramsA.DeepCopy().Steps
-	case 8:
-		spec.Steps = slices.Concat(c.paramsA.DeepCopy().Steps, []v1alpha1.Step{MakeStep("z").Obj()})
-	case 9:
-		spec.Steps = append([]v1alpha1.Step{MakeStep("y").Obj()}, c.paramsA.DeepCopy().Steps...)
-	case 10:
-		spec.Steps = spec.Steps[:max(1, len(spec.Steps)-1)]
-	case 11:
-		spec.Cancel = spec.Cancel || c.IntN(3) == 0
+// deleteJob deletes a Job and lets the garbage collector have its pod, or, in the
+// foreground, the other way round.
+func (c *cluster) deleteJob(job *batchv1.Job, foreground bool) {
+	if !foreground {
+		delete(c.jobs, job.Name)
+		return
 	}
-	if !equality.Semantic.DeepEqual(before, spec) {
-		c.task.Generation++
+	if job.DeletionTimestamp == nil {
+		job.DeletionTimestamp = &metav1.Time{Time: c.now}
+		c.stamp(job)
+	}
+}
+
+// collect is one round of the garbage collector.
+func (c *cluster) collect() {
+	for _, name := range slices.Sorted(maps.Keys(c.pods)) {
+		pod := c.pods[name]
+		owner := metav1.GetControllerOf(pod)
+		if owner == nil || pod.DeletionTimestamp != nil {
+			continue
+		}
+		if job := c.jobs[owner.Name]; job == nil || job.UID != owner.UID || job.DeletionTimestamp != nil {
+			c.deletePod(pod, false)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.jobs)) {
+		job := c.jobs[name]
+		owned := func(pod *corev1.Pod) bool {
+			owner := metav1.GetControllerOf(pod)
+			return owner != nil && owner.UID == job.UID
+		}
+		if job.DeletionTimestamp != nil && !slices.ContainsFunc(slices.Collect(maps.Values(c.pods)), owned) {
+			delete(c.jobs, name)
+		}
+	}
+}
+
+// openGate removes the fence's gate from a pod, as it was when it was read.
+func (c *cluster) openGate(read *corev1.Pod) bool {
+	pod := c.pods[read.Name]
+	if pod == nil || pod.UID != read.UID || pod.ResourceVersion != read.ResourceVersion || !stepexec.Gated(pod) {
+		return false
+	}
+	if !c.named[pod.UID] {
+		c.problem("pod %s (%s) is let through, and no written status names it", pod.Name, pod.UID)
+	}
+	for i := range c.task.Status.Steps {
+		r := &c.task.Status.Steps[i]
+		if c.made[pod.Name].step == r.Name && (r.PodUID != pod.UID || r.Phase.Finished()) {
+			c.problem("pod %s (%s) is let through, and step %s is at attempt %d with pod %q, %s", pod.Name, pod.UID, r.Name, r.Attempt, r.PodUID, r.Phase)
+		}
+	}
+	pod.Spec.SchedulingGates = nil
+	c.stamp(pod)
+	return true
+}
+
+// record is the current record, where the task goes on.
+func (c *cluster) record() *v1alpha1.StepStatus {
+	if n := len(c.task.Status.Steps); n > 0 && !c.task.Status.Steps[n-1].Phase.Finished() {
+		return &c.task.Status.Steps[n-1]
+	}
+	return nil
+}
+
+// stepNamed is a step of the plan as it is now, or nil.
+func (c *cluster) stepNamed(name string) *v1alpha1.Step {
+	for i := range c.task.Spec.Steps {
+		if c.task.Spec.Steps[i].Name == name {
+			return &c.task.Spec.Steps[i]
+		}
+	}
+	return nil
+}
+
+// written holds a status that is written against the one before it, and against what has
+// really happened.
+func (c *cluster) written(old, now *v1alpha1.AgentTaskStatus) {
+	c.note("  written %s", moved(old, now))
+	for i := range now.Steps {
+		n, o := &now.Steps[i], &v1alpha1.StepStatus{}
+		if i < len(old.Steps) {
+			o = &old.Steps[i]
+		}
+		if n.PodUID != "" {
+			c.named[n.PodUID] = true
+		}
+		if n.Decision != nil {
+			c.applied[n.Decision.UID] = true
+		}
+		if n.Effect != v1alpha1.EffectOnce {
+			c.verified(o, n)
+			continue
+		}
+		if n.Attempt > o.Attempt && o.Attempt > 0 {
+			c.licensed(o)
+		}
+		if n.Phase.Done() && !o.Phase.Done() {
+			c.done(n)
+		}
+	}
+}
+
+// verified holds the result of a test by spec.verify against what the program is like.
+func (c *cluster) verified(o, n *v1alpha1.StepStatus) {
+	if c.task.Spec.Verify == nil || o.Phase.Finished() {
+		return
+	}
+	if n.Phase == v1alpha1.StepSucceeded && n.Reason == "" && c.sloppy[n.Name] {
+		c.problem("step %s has passed its test, and does its work again each time", n.Name)
+	}
+	if n.Reason == v1alpha1.ReasonNotIdempotent && !c.sloppy[n.Name] {
+		c.problem("step %s has not passed its test, and does its work once: %s", n.Name, n.Message)
+	}
+}
+
+// licensed says whether another attempt of a step with effect Once may follow one.
+func (c *cluster) licensed(o *v1alpha1.StepStatus) {
+	p := c.processes[o.PodUID]
+	if p == nil { // never named, so it never started
+		return
+	}
+	gone := c.pods[p.name] == nil || c.pods[p.name].UID != p.pod
+	decided := o.Decision != nil && o.Decision.Attempt == o.Attempt && o.Decision.Decision == v1alpha1.DecisionRetry
+	step := c.stepNamed(o.Name)
+	switch {
+	case decided && (gone || c.dead(p)):
+		if !c.dead(p) {
+			c.atRisk[o.IdempotencyKey] = true
+		}
+	case !c.dead(p):
+		c.problem("step %s goes on from attempt %d, whose pod may live: %+v", o.Name, o.Attempt, *p)
+	case p.starts == 0, p.asksAgain(): // it never ran, or says itself that nothing happened
+	case step != nil && step.Policy() == v1alpha1.UnknownRetry:
+		c.atRisk[o.IdempotencyKey] = true
+	case c.checkedUndone(o, p):
+	default:
+		c.problem("step %s goes on from attempt %d, which may have taken effect: %+v", o.Name, o.Attempt, *p)
+	}
+}
+
+// checkedUndone says whether a check has looked after an attempt's end and found nothing.
+func (c *cluster) checkedUndone(o *v1alpha1.StepStatus, main *process) bool {
+	for _, p := range c.processes {
+		if p.step == o.Name && p.role == v1alpha1.RoleCheck && p.looked > main.ended && main.ended > 0 && !p.sawEffect {
+			return true
+		}
+	}
+	return false
+}
+
+// done holds the end of a step with effect Once against what has really happened.
+func (c *cluster) done(n *v1alpha1.StepStatus) {
+	starts := 0
+	for _, p := range c.processes {
+		if p.step == n.Name && p.role == v1alpha1.RoleMain {
+			starts += min(p.starts, 1)
+		}
+	}
+	switch n.Reason {
+	case "":
+		if p := c.processes[n.PodUID]; p == nil || p.result == nil || p.result.Outcome != stepexec.OutcomeSucceeded {
+			c.problem("step %s is done, and its program has not said so", n.Name)
+		}
+		if c.effects[n.IdempotencyKey] == 0 {
+			c.problem("step %s is done, and nothing has happened", n.Name)
+		}
+	case v1alpha1.ReasonCheckedDone:
+		if c.effects[n.IdempotencyKey] == 0 {
+			c.problem("step %s is done by its check, and nothing has happened", n.Name)
+		}
+	case v1alpha1.ReasonReused:
+		if starts != 0 {
+			c.problem("step %s took another's output, and was started", n.Name)
+		}
+	case v1alpha1.ReasonDecided:
+		c.atRisk[n.IdempotencyKey] = true // another step of that key may do it (again)
+	default:
+		c.problem("step %s is done with reason %s", n.Name, n.Reason)
 	}
 }

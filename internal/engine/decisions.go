@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
@@ -62,11 +61,9 @@ func (d *decider) apply(a activity, decision *v1alpha1.AgentDecision) {
 	a.record.Unknown = nil
 	switch spec.Decision {
 	case v1alpha1.DecisionComplete:
-		a.Output, a.OutputRef = nil, nil
-		if output, err := decidedOutput(decision); err == nil && string(output) != "null" {
-			a.Output = &apiextensionsv1.JSON{Raw: output}
+		if output, err := decidedOutput(decision); err == nil && d.keep(a, output, nil) {
+			d.finish(a, v1alpha1.StepSucceeded, v1alpha1.ReasonDecided, said)
 		}
-		d.finish(a, v1alpha1.StepSucceeded, v1alpha1.ReasonDecided, said)
 	case v1alpha1.DecisionSkip:
 		d.finish(a, v1alpha1.StepSkipped, v1alpha1.ReasonDecided, said)
 	default:
@@ -158,10 +155,13 @@ func (d *decider) answerDecisions() {
 			d.answer(decision, Problem{v1alpha1.ReasonApplied, fmt.Sprintf("applied to step %s, attempt %d", record.Name, record.Decision.Attempt)})
 		case record != nil && record.Phase == v1alpha1.StepChecking && record.Unknown != nil: // its time may come
 		default:
-			if why := d.objection(decision); why != nil {
-				d.answer(decision, *why)
-				d.event(true, v1alpha1.EventDecisionRefused, fmt.Sprintf("AgentDecision %s by %s was not applied: %s", decision.Name, decision.Spec.DecidedBy, why.Message))
+			why := d.objection(decision)
+			if why == nil { // it came with the outcome's turning out to be unknown
+				d.wakeAfter(time.Millisecond)
+				continue
 			}
+			d.answer(decision, *why)
+			d.event(true, v1alpha1.EventDecisionRefused, fmt.Sprintf("AgentDecision %s by %s was not applied: %s", decision.Name, decision.Spec.DecidedBy, why.Message))
 		}
 	}
 }

@@ -44,11 +44,16 @@ func (d *decider) fenced(a activity) bool {
 	if !stepexec.Gated(pod) || !pod.DeletionTimestamp.IsZero() {
 		return false
 	}
+	d.wakeAt(d.startDeadline(a))
+	if job := d.World.Job; job == nil || !job.DeletionTimestamp.IsZero() {
+		// It would be started, and killed when the garbage collector comes.
+		d.wait(a, v1alpha1.ReasonJobDeleted, "its Job was deleted before its pod was let through the fence; it is tried again when the pod is gone")
+		return true
+	}
 	if a.Reason != v1alpha1.ReasonRefused && a.Reason != v1alpha1.ReasonUnavailable { // until it is through
 		a.Reason, a.Message = "", ""
 	}
 	d.Actions = append(d.Actions, Action{Kind: OpenFence, Pod: pod})
-	d.wakeAt(d.startDeadline(a))
 	return true
 }
 

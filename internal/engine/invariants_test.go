@@ -6,6 +6,9 @@ package engine
 import (
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -37,6 +40,13 @@ func copyInput(in Input) Input {
 	out.World.Ended = nil
 	for _, job := range in.World.Ended {
 		out.World.Ended = append(out.World.Ended, job.DeepCopy())
+	}
+	out.World.Held, out.World.Decisions = nil, nil
+	for _, pod := range in.World.Held {
+		out.World.Held = append(out.World.Held, pod.DeepCopy())
+	}
+	for _, decision := range in.World.Decisions {
+		out.World.Decisions = append(out.World.Decisions, decision.DeepCopy())
 	}
 	return out
 }
@@ -82,44 +92,99 @@ func (d lazyDiff) String() string { return cmp.Diff(d.a, d.b) }
 // brokenStep checks that the plan goes on by one step at a time.
 func brokenStep(task *v1alpha1.AgentTask, d Decision) problems {
 	var p problems
-	started, ended := 0, 0
 	old, now := task.Status.Steps, d.Status.Steps
+	started := 0
 	for i := range now {
 		n := &now[i]
-		p.must(i == 0 || now[i-1].Phase == v1alpha1.StepSucceeded, "step %s has a record and the one before it has not succeeded", n.Name)
-		p.must(n.Phase != v1alpha1.StepFailed || n.Reason != "" || n.Message != "", "record %s failed and does not say why", n.Name)
-		p.must(n.Phase.Finished() == (n.CompletionTime != nil), "record %s is %s with completionTime %v", n.Name, n.Phase, n.CompletionTime)
-		p.must((n.Phase == v1alpha1.StepRetrying) == (n.NextAttemptTime != nil), "record %s is %s with nextAttemptTime %v", n.Name, n.Phase, n.NextAttemptTime)
-		p.must(len([]rune(n.Message)) <= v1alpha1.MaxMessage && len([]rune(n.Reason)) <= 64, "record %s: the API server refuses its reason or message", n.Name)
+		p.must(i == 0 || now[i-1].Phase.Done(), "step %s has a record and the one before it is not done", n.Name)
+		p = append(p, brokenRecord(n)...)
 		if i >= len(old) {
 			p.must(i < len(task.Spec.Steps) && task.Spec.Steps[i].Name == n.Name, "record %d is not the plan's step %d", i, i)
-			p.must(n.Attempt == 1 || n.Attempt == 0 && n.JobName == "", "record %s begins with attempt %d", n.Name, n.Attempt)
-			if n.Phase == v1alpha1.StepRunning {
-				started++
-			}
+			p.must(n.Attempt <= 1 && (n.Attempt == 1) == (n.JobName != ""), "record %s begins with attempt %d as Job %q", n.Name, n.Attempt, n.JobName)
+			started += startedOf(&v1alpha1.StepStatus{}, n)
 			continue
 		}
-		o := &old[i]
-		p.must(n.Attempt <= o.Attempt+1, "record %s: attempt %d became %d", n.Name, o.Attempt, n.Attempt)
-		p.must(n.Attempt == o.Attempt || o.Phase == v1alpha1.StepRetrying && n.Phase == v1alpha1.StepRunning,
-			"record %s: attempt %d follows from %s to %s", n.Name, n.Attempt, o.Phase, n.Phase)
-		if n.Attempt > o.Attempt {
-			started++
-		}
-		running := o.Phase == v1alpha1.StepRunning || o.Phase == v1alpha1.StepStopping
-		if running && (n.Phase.Finished() || n.Phase == v1alpha1.StepRetrying) {
-			ended++
-		}
-		p.must(o.Phase != v1alpha1.StepStopping || n.Phase != v1alpha1.StepRunning, "record %s: Stopping became Running", n.Name)
-		p.must(!running || n.Attempt == o.Attempt, "record %s: an attempt started in place of one that runs", n.Name)
+		p = append(p, brokenMove(&old[i], n)...)
+		started += startedOf(&old[i], n)
 	}
 	p.must(len(now)-len(old) <= 1, "%d steps began in one call", len(now)-len(old))
-	p.must(started <= 1 && ended <= 1, "%d attempts started and %d ended in one call", started, ended)
+	p.must(started <= 1, "%d attempts started in one call", started)
 	if started == 1 {
 		a := find(d, MakeJob)
 		p.must(a != nil && a.Job == nil, "an attempt started and its Job is not made")
-		p.must(!task.Spec.Suspend && !task.Spec.Cancel, "an attempt started though the task is suspended or cancelled")
+		p.must(!task.Spec.Cancel, "an attempt started though the task is cancelled")
+		verifies := len(now) > 0 && now[len(now)-1].Phase == v1alpha1.StepVerifying // it is its step's end
+		p.must(!task.Spec.Suspend || verifies, "an attempt started though the task is suspended")
 	}
+	return p
+}
+
+// startedOf counts the attempts that start between two records of a step.
+func startedOf(o, n *v1alpha1.StepStatus) int {
+	count := 0
+	if n.Attempt > o.Attempt {
+		count++
+	}
+	for i := range n.Actions {
+		was := roleOf(o, n.Actions[i].Role)
+		if n.Actions[i].JobName != "" && (was == nil || was.JobName != n.Actions[i].JobName) {
+			count++
+		}
+	}
+	return count
+}
+
+// brokenRecord checks one record by itself.
+func brokenRecord(n *v1alpha1.StepStatus) problems {
+	var p problems
+	for _, a := range actionsOf(n) {
+		p.must(a.Phase != v1alpha1.StepFailed || a.Reason != "" || a.Message != "", "record %s failed and does not say why", n.Name)
+		p.must(a.Phase.Finished() == (a.CompletionTime != nil), "record %s is %s with completionTime %v", n.Name, a.Phase, a.CompletionTime)
+		p.must((a.Phase == v1alpha1.StepRetrying) == (a.NextAttemptTime != nil), "record %s is %s with nextAttemptTime %v", n.Name, a.Phase, a.NextAttemptTime)
+		p.must(len([]rune(a.Message)) <= v1alpha1.MaxMessage && len([]rune(a.Reason)) <= 64, "record %s: the API server refuses its reason or message", n.Name)
+		p.must(a.IdempotencyKey != "" && a.ActionHash != "", "record %s has no key or hash", n.Name)
+		p.must(a == &n.ActionStatus || a.PodUID == "" && a.JobUID == "", "record %s: an action that is not its own names a pod", n.Name)
+	}
+	p.must(n.PodUID == "" || n.Effect == v1alpha1.EffectOnce, "record %s names a pod, and its effect is %q", n.Name, n.Effect)
+	p.must(n.Unknown == nil || n.Effect == v1alpha1.EffectOnce && n.Attempt > 0, "record %s is unknown in attempt %d with effect %q", n.Name, n.Attempt, n.Effect)
+	p.must(n.Phase != v1alpha1.StepUnknown || n.Unknown != nil, "record %s is in phase Unknown and does not say since when", n.Name)
+	p.must(!n.Phase.Done() || n.Unknown == nil, "record %s is %s, and its outcome is unknown", n.Name, n.Phase)
+	working := n.Phase == v1alpha1.StepChecking || n.Phase == v1alpha1.StepVerifying
+	p.must(!working || len(n.Actions) > 0, "record %s is %s without an action that does it", n.Name, n.Phase)
+	p.must(n.Phase != v1alpha1.StepSkipped || n.Output == nil && n.OutputRef == nil, "record %s was skipped and has an output", n.Name)
+	return p
+}
+
+// moves are the phases that may follow each in one call.
+var moves = map[v1alpha1.StepPhase]string{
+	v1alpha1.StepRunning:   "Running Retrying Stopping Checking Verifying Unknown Succeeded Failed Cancelled",
+	v1alpha1.StepRetrying:  "Retrying Running Failed Cancelled",
+	v1alpha1.StepStopping:  "Stopping Retrying Verifying Unknown Succeeded Failed Cancelled",
+	v1alpha1.StepChecking:  "Checking Retrying Running Unknown Succeeded Failed Cancelled",
+	v1alpha1.StepVerifying: "Verifying Succeeded Failed Cancelled",
+	v1alpha1.StepUnknown:   "Unknown Checking Retrying Succeeded Skipped Failed Cancelled",
+	v1alpha1.StepSucceeded: "Succeeded", v1alpha1.StepFailed: "Failed", v1alpha1.StepCancelled: "Cancelled", v1alpha1.StepSkipped: "Skipped",
+}
+
+// brokenMove checks how a record follows from the one before.
+func brokenMove(o, n *v1alpha1.StepStatus) problems {
+	var p problems
+	p.must(slices.Contains(strings.Fields(moves[o.Phase]), string(n.Phase)), "record %s: %s became %s", n.Name, o.Phase, n.Phase)
+	p.must(n.Effect == o.Effect, "record %s: effect %s became %s", n.Name, o.Effect, n.Effect)
+	p.must(n.Attempt <= o.Attempt+1, "record %s: attempt %d became %d", n.Name, o.Attempt, n.Attempt)
+	p.must(n.Attempt == o.Attempt || n.Phase == v1alpha1.StepRunning && (o.Phase == v1alpha1.StepRetrying || o.Phase == v1alpha1.StepChecking && o.Attempt == 0),
+		"record %s: attempt %d follows from %s to %s", n.Name, n.Attempt, o.Phase, n.Phase)
+	if n.Attempt == o.Attempt {
+		p.must(n.JobName == o.JobName, "record %s: Job %s became %s", n.Name, o.JobName, n.JobName)
+		p.must(o.PodUID == "" || n.PodUID == o.PodUID && n.JobUID == o.JobUID, "record %s: pod %s became %s", n.Name, o.PodUID, n.PodUID)
+		p.must(o.Unknown == nil || !o.Unknown.PodDead || n.Unknown == nil || n.Unknown.PodDead, "record %s: a dead pod lives again", n.Name)
+		settled := n.Phase.Finished() || n.Phase == v1alpha1.StepRetrying
+		p.must(o.Unknown == nil || n.Unknown != nil || settled, "record %s: what was unknown in %s is known in %s", n.Name, o.Phase, n.Phase)
+	}
+	if o.Decision != nil && n.Decision != nil && o.Decision.Attempt == n.Decision.Attempt {
+		p.must(o.Decision.UID == n.Decision.UID, "record %s: a decision was put in the place of another", n.Name)
+	}
+	p.must(o.Decision == nil || n.Decision != nil, "record %s: a decision was forgotten", n.Name)
 	return p
 }
 
@@ -202,13 +267,40 @@ func brokenStatus(task *v1alpha1.AgentTask, d Decision) problems {
 		p.must(c != nil && c.ObservedGeneration == task.Generation && c.Reason != "" && !c.LastTransitionTime.IsZero(), "condition %s: %+v", kind, c)
 	}
 	p = append(p, brokenKstatus(task, &now)...)
+	p = append(p, brokenUnknown(task, d)...)
 	written := !equality.Semantic.DeepEqual(old.CheckpointTime, now.CheckpointTime)
 	old.CheckpointTime, now.CheckpointTime = nil, nil
 	changed := !equality.Semantic.DeepEqual(old, now)
 	p.must(!written || changed, "checkpointTime was changed and nothing else")
 	if old.Phase != "" && !changed {
-		p.must(len(d.Events) == 0, "nothing changed, and there are events: %+v", d.Events)
+		for _, e := range d.Events {
+			p.must(e.Reason == v1alpha1.EventDecisionRefused && find(d, AnswerDecision) != nil, "nothing changed, and there is an event: %+v", e)
+		}
 	}
+	return p
+}
+
+// brokenUnknown checks what people are told of an unknown outcome.
+func brokenUnknown(task *v1alpha1.AgentTask, d Decision) problems {
+	var p problems
+	var record *v1alpha1.StepStatus
+	for i := range d.Status.Steps {
+		if d.Status.Steps[i].Unknown != nil {
+			record = &d.Status.Steps[i]
+		}
+	}
+	c := condition(&d.Status, v1alpha1.ConditionOutcomeUnknown)
+	if c == nil || task.Status.Phase.Finished() {
+		return p
+	}
+	p.must((c.Status == metav1.ConditionTrue) == (record != nil), "OutcomeUnknown is %s, and the record is %+v", c.Status, record)
+	p.must(len(c.Message) <= 4096, "OutcomeUnknown has a message of %d bytes", len(c.Message))
+	if record == nil || record.Phase != v1alpha1.StepUnknown {
+		return p
+	}
+	waits := d.RequeueAfter == 0 || d.RequeueAfter >= time.Second
+	stalled := condition(&d.Status, v1alpha1.ConditionStalled).Status == metav1.ConditionTrue
+	p.must(!waits || stalled || task.Spec.Suspend || d.Status.Phase == v1alpha1.TaskWaiting, "step %s waits for a person, and the task is not stalled", record.Name)
 	return p
 }
 

@@ -44,17 +44,29 @@ func restSize(task *v1alpha1.AgentTask) int {
 // statusSize is about how many bytes of JSON a status has, a little more rather than
 // less: what varies is counted, and the rest of a record estimated.
 func statusSize(status *v1alpha1.AgentTaskStatus) int {
-	const perRecord, base = 400, 4096
+	const perStep, perDecision, base = 200, 250, 16 << 10
 	size := base
 	for i := range status.Steps {
 		r := &status.Steps[i]
-		size += perRecord + 2*len(r.Name) + len(r.IdempotencyKey) + len(r.ActionHash) + len(r.JobName) + jsonSize(r.Message)
-		if r.Output != nil {
-			size += jsonSize(string(r.Output.Raw))
+		size += perStep + 2*len(r.Name)
+		for _, action := range actionsOf(r) {
+			size += actionSize(action)
 		}
-		if r.OutputRef != nil {
-			size += 150 + len(r.OutputRef.URI)
+		if r.Decision != nil {
+			size += perDecision + len(r.Decision.Name) + jsonSize(r.Decision.DecidedBy) + jsonSize(r.Decision.Reason)
 		}
+	}
+	return size
+}
+
+func actionSize(a *v1alpha1.ActionStatus) int {
+	const perAction, perRef = 500, 150
+	size := perAction + len(a.IdempotencyKey) + len(a.ActionHash) + len(a.JobName) + jsonSize(a.Message)
+	if a.Output != nil {
+		size += jsonSize(string(a.Output.Raw))
+	}
+	if a.OutputRef != nil {
+		size += perRef + len(a.OutputRef.URI)
 	}
 	return size
 }

@@ -23,6 +23,12 @@ func (d *decider) startNext() {
 		return
 	}
 	what, problem := d.renderMain(step)
+	before := step.Check != nil && step.Check.When == v1alpha1.CheckBefore
+	if problem == nil && before && len(d.Load) == 0 {
+		if _, why := d.renderRole(step, v1alpha1.RoleCheck, what.key); why != nil && why.Reason == v1alpha1.ReasonUnavailable {
+			problem = why
+		}
+	}
 	switch {
 	case len(d.Load) > 0:
 		return
@@ -43,7 +49,7 @@ func (d *decider) startNext() {
 	case problem != nil:
 		d.finish(a, v1alpha1.StepFailed, problem.Reason, problem.Message)
 	case d.reuse(a):
-	case step.Check != nil && step.Check.When == v1alpha1.CheckBefore:
+	case before:
 		d.startCheck(a.record)
 	default:
 		d.startAttempt(a, what)
@@ -58,9 +64,14 @@ func (d *decider) reuse(a activity) bool {
 		if from == a.record || from.Phase != v1alpha1.StepSucceeded || from.IdempotencyKey != a.IdempotencyKey {
 			continue
 		}
-		a.Output, a.OutputRef = from.Output.DeepCopy(), from.OutputRef.DeepCopy()
-		d.finish(a, v1alpha1.StepSucceeded, v1alpha1.ReasonReused, fmt.Sprintf(
-			"step %s has succeeded under the same idempotencyKey; its output was taken and nothing was run", from.Name))
+		var output []byte
+		if from.Output != nil {
+			output = from.Output.Raw
+		}
+		if d.keep(a, output, from.OutputRef.DeepCopy()) {
+			d.finish(a, v1alpha1.StepSucceeded, v1alpha1.ReasonReused, fmt.Sprintf(
+				"step %s has succeeded under the same idempotencyKey; its output was taken and nothing was run", from.Name))
+		}
 		return true
 	}
 	return false
@@ -121,6 +132,8 @@ func (d *decider) settle(record *v1alpha1.StepStatus) {
 		d.settleRetrying(a)
 	case v1alpha1.StepUnknown:
 		d.settleUnknown(a)
+	case v1alpha1.StepSucceeded: // what follows it could not be started
+		d.roleEnded(a)
 	default:
 		d.settleAttempt(a)
 	}
@@ -228,11 +241,16 @@ func (d *decider) succeed(a activity, v Verdict) {
 	d.finish(a, v1alpha1.StepSucceeded, "", v.Message)
 }
 
-// keepResult records an output, or fails the action where there is no room for it.
-func (d *decider) keepResult(a activity, v Verdict) bool {
-	a.Output, a.OutputRef = nil, d.World.Output
-	if a.OutputRef == nil && string(v.Output) != "null" {
-		a.Output = &apiextensionsv1.JSON{Raw: v.Output}
+// keepResult records the output of an attempt, or fails the action where there is no room
+// for it.
+func (d *decider) keepResult(a activity, v Verdict) bool { return d.keep(a, v.Output, d.World.Output) }
+
+// keep records an output, which stands elsewhere where ref says so, or fails the action
+// where there is no room for it.
+func (d *decider) keep(a activity, output []byte, ref *v1alpha1.OutputRef) bool {
+	a.Output, a.OutputRef = nil, ref
+	if ref == nil && output != nil && string(output) != "null" {
+		a.Output = &apiextensionsv1.JSON{Raw: output}
 	}
 	size, limit, yes := d.tooLarge()
 	if !yes {

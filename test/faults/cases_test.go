@@ -188,16 +188,18 @@ func watchFaults() []fault {
 }
 
 // listening does something to what an operator hears from the n-th write on, and undoes it
-// when the run has come to rest without.
+// when the task has ended without.
 func listening(w *world, n int64, do, undo func(*harness.Watches)) {
 	events := harness.NewWatches(watched...)
 	line := harness.NewFaults(harness.Fault{At: n, Kind: harness.ActAfter, Act: func(harness.Write) { do(events) }})
 	w.begin(line, hearing(events))
-	w.rest()
+	if missing := w.until(faults.Unended); missing != "" {
+		w.problem("the task does not end: %s", missing)
+	}
 	if undo != nil {
 		undo(events)
-		w.restAgain()
 	}
+	w.restAgain()
 }
 
 // hearing lets an operator hear through watches that may fail, and look for itself often.

@@ -67,13 +67,13 @@ func EndOf(h *History) End {
 	for _, job := range v.jobs {
 		if last := job[len(job)-1]; !last.Deleted {
 			a, ok := v.attemptOfJob(last.Job)
-			end.leave(end.Jobs, task, "Job", a, ok, last.Job.Name, jobEnd(last.Job))
+			end.leave(end.Jobs, v, "Job", a, ok, last.Job.Name, jobEnd(last.Job))
 		}
 	}
 	for _, pod := range v.pods {
 		if last := pod[len(pod)-1]; !last.Deleted {
 			a, ok := v.attemptOfPod(last.Pod)
-			end.leave(end.Pods, task, "pod", a, ok, last.Pod.Name, podEnd(last.Pod))
+			end.leave(end.Pods, v, "pod", a, ok, last.Pod.Name, podEnd(last.Pod))
 		}
 	}
 	return end
@@ -93,8 +93,8 @@ func (v *view) newest() *v1alpha1.AgentTask {
 
 // leave notes a Job or pod that is still there. What is no attempt's of the task, or does
 // not have its attempt's name, is a stray.
-func (e *End) leave(kinds map[string]string, task *v1alpha1.AgentTask, kind string, a attempt, ok bool, name, state string) {
-	if !ok || a.task != task.UID || name != stepexec.JobName(task.Name, task.UID, a.step, v1alpha1.RoleMain, a.number) {
+func (e *End) leave(kinds map[string]string, v *view, kind string, a attempt, ok bool, name, state string) {
+	if !ok || a.task != v.newest().UID || name != v.jobName(a) {
 		e.Strays[kind]++
 		return
 	}

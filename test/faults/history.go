@@ -106,6 +106,11 @@ func (v *view) name(task *v1alpha1.AgentTask) {
 	}
 }
 
+// jobName is the name of an attempt's Job and pod.
+func (v *view) jobName(a attempt) string {
+	return stepexec.JobName(v.last(a.task).Name, a.task, a.step, v1alpha1.RoleMain, a.number)
+}
+
 // attemptOfJob is the attempt that a Job was made for, if it is controlled by its task.
 func (v *view) attemptOfJob(job *batchv1.Job) (attempt, bool) {
 	a, ok := v.names[job.Name]
@@ -200,10 +205,10 @@ func deadAt(pod []harness.Revision) int64 {
 
 // goneAt is the RV at which a pod was removed. 0: never.
 func goneAt(pod []harness.Revision) int64 {
-	if end := pod[len(pod)-1]; end.Deleted {
-		return end.RV
+	if len(pod) == 0 || !pod[len(pod)-1].Deleted {
+		return 0
 	}
-	return 0
+	return pod[len(pod)-1].RV
 }
 
 // terminated is the end of a pod's step container, or nil.

@@ -11,6 +11,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -44,34 +45,41 @@ const (
 	nextPod
 )
 
+// What the deeds may cost.
+var (
+	podEnded   = []faults.Difference{faults.NextAttempt, faults.Decided}
+	podDeleted = append([]faults.Difference{faults.PodGone}, podEnded...)
+	jobDeleted = append([]faults.Difference{faults.JobGone}, podEnded...)
+)
+
 var deeds = []deed{
-	{name: "delete-job", to: lastJob, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "delete-job", may: jobDeleted, to: lastJob, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.DeleteJob(ctx, key, metav1.DeletePropagationBackground)
 	}},
-	{name: "delete-job-foreground", to: lastJob, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "delete-job-foreground", may: jobDeleted, to: lastJob, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.DeleteJob(ctx, key, metav1.DeletePropagationForeground)
 	}},
-	{name: "delete-pod", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "delete-pod", may: podDeleted, to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.DeletePod(ctx, key, 30)
 	}},
-	{name: "force-delete-pod", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "force-delete-pod", may: podDeleted, to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.DeletePod(ctx, key, 0)
 	}},
-	{name: "strip-and-delete-pod", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "strip-and-delete-pod", may: podDeleted, to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.StripAndDeletePod(ctx, key)
 	}},
-	{name: "evict", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "evict", may: podDeleted, to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.Evict(ctx, key)
 	}},
-	{name: "collect-pod", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "collect-pod", may: podDeleted, to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.CollectPod(ctx, key)
 	}},
-	{name: "suspend-job", to: lastJob, do: suspendAndResume},
-	{name: "second-pod", to: lastJob, do: secondPod},
+	{name: "suspend-job", may: podDeleted, to: lastJob, do: suspendAndResume},
+	{name: "second-pod", may: []faults.Difference{faults.SecondPod}, to: lastJob, do: secondPod},
 	{name: "patch-image", to: lastPod, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.PatchImage(ctx, key, "tools.invalid/other:2")
 	}},
-	{name: "start-again", to: lastPod, ends: true, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
+	{name: "start-again", may: podEnded, to: lastPod, ends: true, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
 		return o.StartContainerAgain(ctx, key, true)
 	}},
 	{name: "recreate-task", to: theTask, do: func(ctx context.Context, _ *world, o *harness.Outsider, key client.ObjectKey) error {
@@ -155,7 +163,7 @@ func outsider(w *world, b *baseline, n int64, d deed, late bool) {
 		}})
 	first := w.begin(line)
 	w.afterwards()
-	w.rest()
+	w.restAgain()
 	if d.to == nextJob || d.to == nextPod {
 		w.removeStranger(d.to, first)
 	}
@@ -220,8 +228,45 @@ func (w *world) removeStranger(kind aim, first *harness.Manager) {
 	if err != nil {
 		w.problem("removing the stranger: %w", err)
 	}
+	if missing := w.until(noStranger); missing != "" {
+		w.problem("removing the stranger: %s", missing)
+	}
 	w.operator("second", nil)
+	if missing := w.until(notStalled); missing != "" {
+		w.problem("the stranger is gone, and still %s", missing)
+	}
 	w.rest()
+}
+
+// noStranger says that a stranger is still there.
+func noStranger(h *harness.History) string {
+	there := map[types.UID]string{}
+	for _, r := range h.Revisions {
+		if obj := r.Object(); obj.GetLabels()[harness.StrangerLabel] != "" {
+			there[obj.GetUID()] = obj.GetName()
+			if r.Deleted {
+				delete(there, obj.GetUID())
+			}
+		}
+	}
+	for _, name := range there {
+		return name + " is still there"
+	}
+	return ""
+}
+
+// notStalled says that the task is stalled.
+func notStalled(h *harness.History) string {
+	for _, r := range slices.Backward(h.Revisions) {
+		if r.Task == nil {
+			continue
+		}
+		if meta.IsStatusConditionTrue(r.Task.Status.Conditions, v1alpha1.ConditionStalled) {
+			return "the task is stalled"
+		}
+		break
+	}
+	return ""
 }
 
 // maxDecisions is how many outcomes of one case may be unknown.
@@ -256,6 +301,12 @@ func (w *world) decide() {
 		if err := w.Client.Create(w.ctx, d); err != nil {
 			w.problem("deciding: %w", err)
 			return
+		}
+		if d.Spec.Decision == v1alpha1.DecisionRetry { // which waits until the old pod is gone
+			err := w.Outsider().DeletePod(w.ctx, client.ObjectKey{Namespace: w.ns, Name: r.JobName}, 0)
+			if client.IgnoreNotFound(err) != nil {
+				w.problem("deciding: %w", err)
+			}
 		}
 		w.rest()
 	}

@@ -15,11 +15,30 @@ import (
 
 // Outstanding says what a run still lacks to be at rest, or nothing. At rest the task has
 // ended, or waits for a person; every Job of an ended attempt has its final status or is
-// gone; no pod is held or gated but one that a person must still decide on; nothing is
-// being deleted; and what belonged to a task or Job that is gone is gone as well.
+// gone; no pod is held or gated but one whose program may still run and whose outcome is
+// not known; nothing is being deleted; and what belonged to a task or Job that is gone is
+// gone as well.
 func Outstanding(h *harness.History) string {
 	v := viewOf(&History{History: *h})
 	task := v.newest()
+	if missing := v.unended(task); missing != "" {
+		return missing
+	}
+	for _, what := range []func(*v1alpha1.AgentTask) string{v.openJob, v.openPod, v.openDecision} {
+		if missing := what(task); missing != "" {
+			return missing
+		}
+	}
+	return ""
+}
+
+// Unended says why a task neither has ended nor waits for a person, or nothing.
+func Unended(h *harness.History) string {
+	v := viewOf(&History{History: *h})
+	return v.unended(v.newest())
+}
+
+func (v *view) unended(task *v1alpha1.AgentTask) string {
 	switch {
 	case task == nil:
 		return "there is no task"
@@ -34,11 +53,6 @@ func Outstanding(h *harness.History) string {
 		}
 		return fmt.Sprintf("the task is %s at step %s: %s: %s", task.Status.Phase, task.Status.CurrentStep, ready.Reason, ready.Message)
 	}
-	for _, what := range []func(*v1alpha1.AgentTask) string{v.openJob, v.openPod, v.openDecision} {
-		if missing := what(task); missing != "" {
-			return missing
-		}
-	}
 	return ""
 }
 
@@ -51,7 +65,7 @@ func waits(task *v1alpha1.AgentTask) bool {
 // open says whether an attempt is the current one of a step that has not ended.
 func open(task *v1alpha1.AgentTask, a attempt) bool {
 	s := record(task, a.step)
-	return s != nil && s.Attempt == a.number && !s.Phase.Finished()
+	return s != nil && a.task == task.UID && s.Attempt == a.number && !s.Phase.Finished()
 }
 
 func (v *view) openJob(task *v1alpha1.AgentTask) string {
@@ -79,17 +93,16 @@ func (v *view) openPod(task *v1alpha1.AgentTask) string {
 			continue
 		}
 		job := v.jobs[last.Pod.OwnerReferences[0].UID]
+		waited := open(task, a) && record(task, a.step).PodUID == last.Pod.UID && terminated(last.Pod) == nil
 		switch {
-		case a.task == task.UID && open(task, a):
 		case last.Pod.DeletionTimestamp != nil:
 			return fmt.Sprintf("pod %s is being deleted", last.Pod.Name)
 		case job[len(job)-1].Deleted:
 			return fmt.Sprintf("pod %s of a deleted Job is still there", last.Pod.Name)
 		case a.task != task.UID:
 			return fmt.Sprintf("pod %s of a former task is still there", last.Pod.Name)
-		case last.Pod.Name != job[0].Job.Name: // another's, that keeps its gate
-		case stepexec.Held(last.Pod), stepexec.Gated(last.Pod):
-			return fmt.Sprintf("pod %s of an ended attempt is still held", last.Pod.Name)
+		case !waited && (stepexec.Held(last.Pod) || stepexec.Gated(last.Pod)):
+			return fmt.Sprintf("pod %s is still held, and nothing is waited for", last.Pod.Name)
 		}
 	}
 	return ""

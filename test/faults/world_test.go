@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +36,8 @@ const recheck = 200 * time.Millisecond
 type lab struct {
 	*harness.Cluster
 	kubelet *harness.Kubelet
+	// spare are namespaces that were made ahead.
+	spare chan string
 }
 
 func startLab() (*lab, error) {
@@ -44,7 +49,20 @@ func startLab() (*lab, error) {
 	if err != nil {
 		return nil, errors.Join(err, cluster.Stop())
 	}
-	return &lab{cluster, kubelet}, nil
+	return &lab{cluster, kubelet, make(chan string, maxSpare)}, nil
+}
+
+// maxSpare is how many namespaces can be made ahead.
+const maxSpare = 100
+
+// namespace is one that was made ahead, or a new one.
+func (l *lab) namespace(ctx context.Context) (string, error) {
+	select {
+	case ns := <-l.spare:
+		return ns, nil
+	default:
+		return l.NewNamespace(ctx, "case", nil)
+	}
 }
 
 func (l *lab) stop() error { return errors.Join(l.kubelet.Stop(), l.Cluster.Stop()) }
@@ -60,9 +78,12 @@ type world struct {
 	record   *harness.Recorder
 	managers []*harness.Manager
 	rests    []faults.Rest
+	requests atomic.Int64
 	hold     hold
-	// restored are the times at which etcd was set back.
+	// restored are the times at which etcd was set back, and before the programs that had
+	// been started by then.
 	restored []harness.Restore
+	before   []harness.ContainerStart
 	// touched is what an outsider did its deed to.
 	touched faults.Touched
 
@@ -72,7 +93,7 @@ type world struct {
 }
 
 func (l *lab) newWorld(ctx context.Context, p *plan) (*world, error) {
-	ns, err := l.NewNamespace(ctx, "case", nil)
+	ns, err := l.namespace(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +101,12 @@ func (l *lab) newWorld(ctx context.Context, p *plan) (*world, error) {
 	if w.record, err = l.Record(ctx, ns); err != nil {
 		return nil, err
 	}
-	l.kubelet.Play(ns, func(pod *corev1.Pod) harness.Behaviour { return w.hold.apply(p.script(pod)) })
+	l.kubelet.Play(ns, w.script)
 	return w, nil
 }
+
+// script says what becomes of a pod, held as long as that is asked for.
+func (w *world) script(pod *corev1.Pod) harness.Behaviour { return w.hold.apply(w.plan.script(pod)) }
 
 // close ends all that the case started. What it made stays until the lab goes.
 func (w *world) close() {
@@ -113,6 +137,7 @@ func (w *world) operator(name string, line *harness.Faults, more ...func(*harnes
 	for _, f := range more {
 		f(&o)
 	}
+	o.Wrap = w.counted(o.Wrap)
 	m, err := w.StartManager(o)
 	if err != nil {
 		w.problem("operator %s: %w", name, err)
@@ -120,6 +145,19 @@ func (w *world) operator(name string, line *harness.Faults, more ...func(*harnes
 	}
 	w.managers = append(w.managers, m)
 	return m
+}
+
+// counted counts an operator's requests of every kind, as a sign that it is at work.
+func (w *world) counted(wrap func(http.RoundTripper) http.RoundTripper) func(http.RoundTripper) http.RoundTripper {
+	return func(next http.RoundTripper) http.RoundTripper {
+		if wrap != nil {
+			next = wrap(next)
+		}
+		return harness.RoundTrip(func(r *http.Request) (*http.Response, error) {
+			w.requests.Add(1)
+			return next.RoundTrip(r)
+		})
+	}
 }
 
 // create makes the plan's task.
@@ -171,48 +209,73 @@ func (w *world) restAgain() {
 	w.rest()
 }
 
-// silence waits until nothing has been written for a while.
+// silence waits until no operator has asked for anything for a while.
 func (w *world) silence() {
-	end := time.Now().Add(w.bound)
-	for len(w.late(quiet/2)) > 0 || w.busy() {
-		if time.Now().After(end) {
-			w.problem("the operators do not stop writing")
+	end, ticks := time.Now().Add(w.bound), time.NewTicker(poll)
+	defer ticks.Stop()
+	for since, seen := time.Now(), w.requests.Load(); ; {
+		now := <-ticks.C
+		if n := w.requests.Load(); n != seen || w.busy() {
+			since, seen = now, n
+		}
+		switch {
+		case now.Sub(since) > quiet:
+			return
+		case now.After(end):
+			w.problem("the operators do not stop asking")
 			return
 		}
 	}
 }
 
 // arrive waits until nothing is left to do, and returns what then still is.
-func (w *world) arrive() string {
+func (w *world) arrive() string { return w.until(faults.Outstanding) }
+
+// until waits until nothing is missing, and returns what then still is.
+func (w *world) until(missing func(*harness.History) string) string {
 	ctx, cancel := context.WithTimeout(w.ctx, w.bound)
 	defer cancel()
-	missing := "nothing was made"
+	what := "nothing was made"
 	err := w.record.Wait(ctx, func(list []harness.Revision) bool {
-		missing = faults.Outstanding(&harness.History{Revisions: list, Restores: w.restored})
-		return missing == ""
+		what = missing(&harness.History{Revisions: list, Restores: w.restored})
+		return what == ""
 	})
-	if err != nil && missing == "" {
+	if err != nil && what == "" {
 		return err.Error()
 	}
-	return missing
+	return what
 }
 
 // late are the writes that are tried within a time. It ends with the first.
 func (w *world) late(within time.Duration) []string {
-	end := time.After(within)
-	ticks := time.NewTicker(poll)
+	end, ticks := time.After(within), time.NewTicker(poll)
 	defer ticks.Stop()
-	before := len(w.writes())
+	before := w.counts()
 	for {
 		select {
 		case <-end:
 			return nil
 		case <-ticks.C:
-			if now := w.writes(); len(now) != before {
-				return now[before:]
+			var list []string
+			for i, m := range w.managers {
+				for _, write := range m.Faults.Writes()[before[i]:] {
+					list = append(list, fmt.Sprintf("operator %d, %s", i+1, write))
+				}
+			}
+			if len(list) > 0 {
+				return list
 			}
 		}
 	}
+}
+
+// counts are how many writes each operator has tried.
+func (w *world) counts() []int {
+	list := make([]int, len(w.managers))
+	for i, m := range w.managers {
+		list[i] = len(m.Faults.Writes())
+	}
+	return list
 }
 
 // busy says whether a write of an operator that lives has no answer yet.
@@ -223,12 +286,12 @@ func (w *world) busy() bool {
 	})
 }
 
-// writes are those that the case's operators have tried.
+// writes are those that the case's operators have tried, a line each.
 func (w *world) writes() []string {
 	var list []string
 	for i, m := range w.managers {
 		for _, write := range m.Faults.Writes() {
-			list = append(list, fmt.Sprintf("operator %d, %s", i+1, write))
+			list = append(list, strings.TrimSpace(fmt.Sprintf("operator %d, %s: %d %v", i+1, write, write.Code, write.Struck)))
 		}
 	}
 	return list
@@ -243,10 +306,17 @@ func (w *world) history() (*faults.History, error) {
 	return &faults.History{History: *h, Effects: w.effects(), Rests: w.rests}, nil
 }
 
-// effects are what the programs did, as the outside world counts it.
+// effects are what the programs did, as the outside world counts it. Where etcd was set
+// back, what was done before may be done again under the same key, by which it is known
+// there, and counts once.
 func (w *world) effects() []faults.Effect {
 	var list []faults.Effect
-	for _, s := range w.kubelet.Starts(w.ns) {
+	for _, s := range slices.Concat(w.before, w.kubelet.Starts(w.ns)) {
+		for i := range list {
+			if len(w.restored) > 0 && list[i].Step == s.Step && list[i].Key == s.Key {
+				list[i].Done = false
+			}
+		}
 		list = append(list, faults.Effect{Pod: s.UID, Step: s.Step, Attempt: int32(s.Attempt), Key: s.Key, Done: w.plan.effective(s.Step, s.Attempt)})
 	}
 	return list
