@@ -6,6 +6,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -54,6 +55,7 @@ func (f finding) addTo(world *engine.World) {
 // them leaves what the next reconcile finds and completes.
 func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions []engine.Action) (finding, error) {
 	var found finding
+	var errs []error
 	for _, a := range actions {
 		var err error
 		switch a.Kind {
@@ -75,11 +77,14 @@ func (r *Reconciler) act(ctx context.Context, task *v1alpha1.AgentTask, actions 
 		default:
 			err = fmt.Errorf("unknown action %q", a.Kind)
 		}
-		if err != nil {
-			return found, fmt.Errorf("%s: %w", a.Kind, err)
+		switch {
+		case errors.Is(err, errStale):
+			return found, err
+		case err != nil: // the others do not wait for it
+			errs = append(errs, fmt.Errorf("%s: %w", a.Kind, err))
 		}
 	}
-	return found, nil
+	return found, errors.Join(errs...)
 }
 
 // makeAttempt makes the attempt's Job, and its pod unless the Job is suspended.
@@ -101,7 +106,7 @@ func (r *Reconciler) makeAttempt(ctx context.Context, task *v1alpha1.AgentTask, 
 	if !found.trouble() && !ptr.Deref(job.Spec.Suspend, false) {
 		// Before the pod can end, so that its end is known to be the task's.
 		r.memory.own(job.UID, client.ObjectKeyFromObject(task))
-		found, err = r.makePod(ctx, job, a.Attempt)
+		found, err = r.makePod(ctx, task, job, a.Attempt)
 	}
 	if err != nil {
 		return found, err
@@ -166,10 +171,10 @@ func (r *Reconciler) makeJob(ctx context.Context, task *v1alpha1.AgentTask, a en
 
 // makePod makes the Job's pod, from the Job's template as it stands. That of an attempt
 // which must not start twice is fenced, and is told of.
-func (r *Reconciler) makePod(ctx context.Context, job *batchv1.Job, a *stepexec.Attempt) (finding, error) {
+func (r *Reconciler) makePod(ctx context.Context, task *v1alpha1.AgentTask, job *batchv1.Job, a *stepexec.Attempt) (finding, error) {
 	pod := stepexec.PodOf(job)
 	if a.Once {
-		stepexec.Fence(pod)
+		stepexec.Fence(pod, task)
 	}
 	err := r.Create(ctx, pod)
 	switch {

@@ -31,6 +31,12 @@ func (r *Reconciler) openDecisions(ctx context.Context, task types.NamespacedNam
 
 // answerDecision writes into a decision what became of it, once.
 func (r *Reconciler) answerDecision(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) error {
+	if a.Answer.Reason != v1alpha1.ReasonApplied {
+		// A newer task may have applied it.
+		if err := r.newest(ctx, task); err != nil {
+			return err
+		}
+	}
 	if err := r.writeAnswer(ctx, a.Decision, a.Answer); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/engine"
@@ -34,7 +36,13 @@ func (r *Reconciler) observeFence(ctx context.Context, task *v1alpha1.AgentTask,
 	if hasOnce(task) {
 		world.Unguarded = r.guard.missing(ctx, r)
 	}
-	return r.releaseOrphans(ctx, client.ObjectKeyFromObject(task), strangers)
+	// That the pod of an old task of this name cannot be let go does not hold up the new one.
+	err = r.releaseOrphans(ctx, client.ObjectKeyFromObject(task), strangers)
+	if err != nil && !errors.Is(err, errStale) {
+		logf.FromContext(ctx).Error(err, "a pod of an earlier task of this name is still held")
+		return nil
+	}
+	return err
 }
 
 // leaveUndone takes out what was done and is not yet seen in the cache.
@@ -126,6 +134,7 @@ func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, po
 		r.memory.did(task, opened, r.Clock.Now())
 		return finding{}, nil
 	case apierrors.IsNotFound(err), apierrors.IsConflict(err), testFailed(err): // it is gone, or was changed: look again
+		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.suspect = true })
 		return finding{}, errStale
 	}
 	found := findingOf(err, "let the step's pod start")
@@ -139,11 +148,8 @@ func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, po
 func (r *Reconciler) releasePod(ctx context.Context, task *v1alpha1.AgentTask, a engine.Action) error {
 	if a.Leftover {
 		// What no record names may be named by a newer one.
-		live := taskMetadata()
-		err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
-		if err != nil || live.ResourceVersion != task.ResourceVersion {
-			r.memory.dropTask(client.ObjectKeyFromObject(task))
-			return errStale
+		if err := r.newest(ctx, task); err != nil {
+			return err
 		}
 	}
 	if err := r.letGo(ctx, a.Pod, a.Leftover); err != nil {
@@ -151,6 +157,20 @@ func (r *Reconciler) releasePod(ctx context.Context, task *v1alpha1.AgentTask, a
 	}
 	r.memory.did(task, a.Pod.UID, r.Clock.Now())
 	return nil
+}
+
+// newest is errStale where the API server holds a newer task than was read.
+func (r *Reconciler) newest(ctx context.Context, task *v1alpha1.AgentTask) error {
+	live := taskMetadata()
+	err := r.Live.Get(ctx, client.ObjectKeyFromObject(task), live)
+	if err == nil && live.UID == task.UID && live.ResourceVersion == task.ResourceVersion {
+		return nil
+	}
+	r.memory.dropTask(client.ObjectKeyFromObject(task))
+	if err != nil && !apierrors.IsNotFound(err) {
+		return err
+	}
+	return errStale
 }
 
 // letGo drops the fence's finalizer of a pod, and deletes it where it is left over and
@@ -164,7 +184,11 @@ func (r *Reconciler) letGo(ctx context.Context, pod *corev1.Pod, leftover bool) 
 	at := slices.Index(pod.Finalizers, v1alpha1.FenceFinalizer)
 	path := fmt.Sprintf("/metadata/finalizers/%d", at)
 	err := r.patchPod(ctx, pod, test(path, v1alpha1.FenceFinalizer), operation{Op: "remove", Path: path})
-	if testFailed(err) { // it is another pod, or the finalizer is gone or has moved: look again
+	if testFailed(err) { // it is another pod, or the finalizer is gone or has moved
+		live := &corev1.Pod{}
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(pod), live); err != nil || live.UID != pod.UID || !stepexec.Held(live) {
+			return client.IgnoreNotFound(err)
+		}
 		return errStale
 	}
 	return client.IgnoreNotFound(err)

@@ -49,6 +49,7 @@ func (g *guard) missing(ctx context.Context, r *Reconciler) string {
 				absent = append(absent, name)
 			case err != nil:
 				logf.FromContext(ctx).Info("cannot see whether the admission policies are installed", "error", err.Error())
+				g.looked = now
 				return g.answer
 			}
 			if err != nil {

@@ -50,6 +50,8 @@ type taskMemory struct {
 	// done is when we did what was to be done with a pod or a decision, by UID, which the
 	// cache may not show yet.
 	done map[types.UID]time.Time
+	// suspect says that a write found an object to be other than it was seen.
+	suspect bool
 	// looked is when the API server itself was last asked about the current attempt.
 	looked time.Time
 }

@@ -73,7 +73,7 @@ func (r *Reconciler) sight(task *v1alpha1.AgentTask, record *engine.Current) sig
 		if m.looked.IsZero() {
 			m.looked = now
 		}
-		seen.doubtful = now.Sub(m.looked) >= r.RecheckInterval
+		seen.doubtful = m.suspect || now.Sub(m.looked) >= r.RecheckInterval
 	})
 	return seen
 }
@@ -98,7 +98,7 @@ func (r *Reconciler) lookLive(ctx context.Context, task *v1alpha1.AgentTask, rec
 	if err := r.look(ctx, r.Live, task, record, seen, world); err != nil {
 		return err
 	}
-	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.looked = now })
+	r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.looked, m.suspect = now, false })
 	return nil
 }
 

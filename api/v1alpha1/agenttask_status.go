@@ -172,8 +172,8 @@ type StepStatus struct {
 	// +kubebuilder:validation:MaxItems=8
 	Actions []RoleStatus `json:"actions,omitempty"`
 
-	// unknown is set from when the current attempt may have taken effect and left no
-	// outcome, until that is settled.
+	// unknown is set from when an attempt may have taken effect and left no outcome, until
+	// that is settled: by a later attempt that succeeds, by the check or by a decision.
 	// +optional
 	Unknown *Unknown `json:"unknown,omitempty"`
 
@@ -286,6 +286,17 @@ type RoleStatus struct {
 type Unknown struct {
 	// time is when it turned out that no outcome is known.
 	Time metav1.Time `json:"time"`
+
+	// attempt is which attempt left no outcome.
+	Attempt int32 `json:"attempt"`
+
+	// reason says in one word what became of the attempt.
+	// +kubebuilder:validation:MaxLength=64
+	Reason string `json:"reason"`
+
+	// message says it in a sentence.
+	// +kubebuilder:validation:MaxLength=1024
+	Message string `json:"message"`
 
 	// podDead says that the attempt's pod is provably dead: nothing of the attempt runs
 	// any more. Without it no further attempt starts.

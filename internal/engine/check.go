@@ -30,14 +30,16 @@ func (d *decider) startRole(record *v1alpha1.StepStatus, role v1alpha1.Role, pha
 		d.waitToStart(d.stepOf(record), problem)
 		return
 	}
-	record.Phase = phase
+	record.Phase, record.NextAttemptTime = phase, nil
 	if main := what.identity; problem == nil && role == v1alpha1.RoleAgain {
 		main.Role = v1alpha1.RoleMain
 		if main.Hash() != record.ActionHash {
 			problem = &Problem{v1alpha1.ReasonPlanChanged, "its action is no longer what its first run was"}
 		}
 	}
+	number := d.checksMade(record, role)
 	a := d.beginRole(record, role)
+	a.Attempt = number
 	a.Phase, a.IdempotencyKey, a.StartTime = v1alpha1.StepRunning, record.IdempotencyKey, metav1.NewTime(d.Now)
 	a.ActionHash = what.identity.Hash()
 	if problem != nil {
@@ -45,6 +47,16 @@ func (d *decider) startRole(record *v1alpha1.StepStatus, role v1alpha1.Role, pha
 		return
 	}
 	d.startAttempt(a, what)
+}
+
+// checksMade is how many attempts an action of a role has had under the names that its
+// next ones would have: their numbers go on, so that an old Job is not taken for a new one.
+func (d *decider) checksMade(record *v1alpha1.StepStatus, role v1alpha1.Role) int32 {
+	old := d.mainOf(record)
+	if old.role, old.ActionStatus = role, roleOf(record, role); old.ActionStatus == nil || d.jobName(old) != old.JobName {
+		return 0
+	}
+	return old.Attempt
 }
 
 // judgeCheck reads what a check that ended well has answered.
@@ -148,16 +160,24 @@ func (d *decider) checkedDone(a activity, output []byte) {
 func (d *decider) checkedUndone(a activity) {
 	d.answered(a, "the effect has not happened")
 	main := d.mainOf(a.record)
-	if main.record.Unknown != nil && main.record.Unknown.PodDead {
+	if main.record.Unknown != nil && main.record.Unknown.PodDead && main.Reason != v1alpha1.ReasonOutputLost {
 		main.record.Unknown = nil
 	}
 	switch {
 	case d.taskEnds():
 		d.checkEnded(a)
-	case main.Attempt == 0: // it starts when it may
-		main.Phase = v1alpha1.StepRetrying
+	case main.Attempt == 0:
+		main.Phase = v1alpha1.StepRetrying // until it may start
 		main.NextAttemptTime = new(metav1.NewMicroTime(d.Now))
-		d.settleRetrying(main)
+		if d.Task.Spec.Suspend || d.frozen != nil {
+			return
+		}
+		if what, ok := d.sameAction(main); ok {
+			d.startAttempt(main, what)
+		}
+	case main.Reason == v1alpha1.ReasonOutputLost: // the program says that it has
+		main.Phase = v1alpha1.StepUnknown
+		roleOf(a.record, v1alpha1.RoleCheck).Message = "it says that the effect has not happened, and the program that it has"
 	case main.record.Unknown != nil:
 		main.Phase = v1alpha1.StepUnknown
 	default:

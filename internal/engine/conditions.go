@@ -61,7 +61,7 @@ func (d *decider) state() state {
 	case d.waiting != nil:
 		return state{v1alpha1.TaskWaiting, false, *d.waiting}
 	case record != nil && record.Phase == v1alpha1.StepUnknown:
-		return state{v1alpha1.TaskUnknown, !d.settling && !d.Task.Spec.Suspend, Problem{v1alpha1.ReasonOutcomeUnknown, fmt.Sprintf(
+		return state{v1alpha1.TaskUnknown, !d.settling, Problem{v1alpha1.ReasonOutcomeUnknown, fmt.Sprintf(
 			"step %s, attempt %d, may have taken effect, and its outcome is not known; condition OutcomeUnknown says what settles it", record.Name, record.Attempt)}}
 	}
 	return d.active(record)
@@ -74,6 +74,8 @@ func (d *decider) active(record *v1alpha1.StepStatus) state {
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonRunning, fmt.Sprintf("step %s runs (attempt %d) as Job %s", record.Name, record.Attempt, record.JobName)}}
 	case record != nil && record.Phase == v1alpha1.StepStopping:
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonStopping, fmt.Sprintf("step %s is being stopped: %s", record.Name, record.Message)}}
+	case record != nil && record.Phase == v1alpha1.StepChecking && d.atWork(record).Phase == v1alpha1.StepRetrying && d.Task.Spec.Suspend:
+		return state{v1alpha1.TaskSuspended, false, Problem{v1alpha1.ReasonSuspended, "held by spec.suspend; set it to false to go on"}}
 	case record != nil && record.Phase == v1alpha1.StepChecking:
 		return state{v1alpha1.TaskRunning, false, Problem{v1alpha1.ReasonChecking, fmt.Sprintf("the check of step %s runs", record.Name)}}
 	case record != nil && record.Phase == v1alpha1.StepVerifying:

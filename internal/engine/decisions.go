@@ -43,6 +43,23 @@ func retryDecided(record *v1alpha1.StepStatus) bool {
 	return record.Decision != nil && record.Decision.Attempt == record.Attempt && record.Decision.Decision == v1alpha1.DecisionRetry
 }
 
+// decidedMeanwhile takes a step back from its check to where a decision can settle it.
+func (d *decider) decidedMeanwhile(record *v1alpha1.StepStatus) bool {
+	if record.Phase != v1alpha1.StepChecking || record.Unknown == nil {
+		return false
+	}
+	for _, decision := range d.World.Decisions {
+		if decision.Spec.Step == record.Name && d.objection(decision) == nil {
+			dropRole(record, v1alpha1.RoleCheck)
+			record.Phase = v1alpha1.StepUnknown
+			record.Reason, record.Message = record.Unknown.Reason, record.Unknown.Message
+			d.wakeAfter(time.Millisecond)
+			return true
+		}
+	}
+	return false
+}
+
 func (d *decider) apply(a activity, decision *v1alpha1.AgentDecision) {
 	spec := &decision.Spec
 	a.record.Decision = &v1alpha1.AppliedDecision{
@@ -85,7 +102,7 @@ func (d *decider) retryWhenGone(a activity) {
 	case d.taskEnds():
 		d.endUnknown(a, a.Message)
 	case a.record.Unknown.PodDead || d.World.Pod == nil:
-		a.Phase = v1alpha1.StepRetrying
+		a.Phase, a.record.Unknown = v1alpha1.StepRetrying, nil
 		a.NextAttemptTime = new(metav1.NewMicroTime(d.Now))
 		d.wakeAfter(time.Millisecond)
 	default:
@@ -110,7 +127,7 @@ func (d *decider) objection(decision *v1alpha1.AgentDecision) *Problem {
 		return &Problem{v1alpha1.ReasonOtherAction, fmt.Sprintf("step %s is at attempt %d; look at it again, and decide on that", spec.Step, record.Attempt)}
 	case record.Decision != nil && record.Decision.Attempt == spec.Attempt:
 		return &Problem{v1alpha1.ReasonAlreadyDecided, fmt.Sprintf("%s has decided (AgentDecision %s, %s)", record.Decision.DecidedBy, record.Decision.Name, record.Decision.Decision)}
-	case record.Phase != v1alpha1.StepUnknown:
+	case record.Phase != v1alpha1.StepUnknown && (record.Phase != v1alpha1.StepChecking || record.Unknown == nil):
 		return &Problem{v1alpha1.ReasonNothingToDecide, fmt.Sprintf("step %s is %s; there is nothing to decide", spec.Step, record.Phase)}
 	}
 	if _, err := decidedOutput(decision); err != nil {
@@ -153,7 +170,6 @@ func (d *decider) answerDecisions() {
 		switch record := d.recordByName(decision.Spec.Step); {
 		case record != nil && record.Decision != nil && record.Decision.UID == decision.UID:
 			d.answer(decision, Problem{v1alpha1.ReasonApplied, fmt.Sprintf("applied to step %s, attempt %d", record.Name, record.Decision.Attempt)})
-		case record != nil && record.Phase == v1alpha1.StepChecking && record.Unknown != nil: // its time may come
 		default:
 			why := d.objection(decision)
 			if why == nil { // it came with the outcome's turning out to be unknown

@@ -5,6 +5,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func (d *decider) fenced(a activity) bool {
 		if owner := metav1.GetControllerOf(pod); owner != nil {
 			a.JobUID = owner.UID
 		}
-		if !pod.DeletionTimestamp.IsZero() {
+		if !pod.DeletionTimestamp.IsZero() || !stepexec.Gated(pod) {
 			d.wakeAfter(time.Millisecond)
 		}
 	}
@@ -50,7 +51,9 @@ func (d *decider) fenced(a activity) bool {
 		d.wait(a, v1alpha1.ReasonJobDeleted, "its Job was deleted before its pod was let through the fence; it is tried again when the pod is gone")
 		return true
 	}
-	if a.Reason != v1alpha1.ReasonRefused && a.Reason != v1alpha1.ReasonUnavailable { // until it is through
+	if a.Reason == v1alpha1.ReasonRefused || a.Reason == v1alpha1.ReasonUnavailable { // until it is through
+		d.wait(a, a.Reason, a.Message)
+	} else {
 		a.Reason, a.Message = "", ""
 	}
 	d.Actions = append(d.Actions, Action{Kind: OpenFence, Pod: pod})
@@ -70,7 +73,7 @@ func (d *decider) fencedVerdict(a activity) *Verdict {
 	if last == nil || last.UID != a.PodUID {
 		return lost(v1alpha1.ReasonPodLost, "its pod is gone, and nobody saw how it ended")
 	}
-	if v := VerdictOf(last); v != nil {
+	if v := ownWord(last); v != nil {
 		return d.withOutput(v)
 	}
 	if d.World.LastPodFinal && last.Spec.NodeName == "" {
@@ -80,16 +83,66 @@ func (d *decider) fencedVerdict(a activity) *Verdict {
 }
 
 func (d *decider) fencedPodVerdict(pod *corev1.Pod) *Verdict {
-	if v := VerdictOf(pod); v != nil {
+	if v := ownWord(pod); v != nil {
 		return d.withOutput(v)
 	}
 	switch {
 	case neverGotNode(pod):
 		return notStarted(v1alpha1.ReasonPodLost, "its pod was deleted before it had a node")
 	case forsaken(pod):
-		return lost(v1alpha1.ReasonNodeLost, "its pod was given up, and its node %s does not say how the program ended; it may still run there", pod.Spec.NodeName)
+		said := strings.TrimSpace(pod.Status.Reason + " " + pod.Status.Message)
+		return lost(v1alpha1.ReasonNodeLost, "its pod was given up%s, and its node %s does not say how the program ended; it may still run there", inBrackets(said), pod.Spec.NodeName)
 	}
 	return nil
+}
+
+func inBrackets(text string) string {
+	if text == "" {
+		return ""
+	}
+	return " (" + text + ")"
+}
+
+// ownWord reads the end of a pod that must not start twice from what kubelet says of its
+// containers. That the pod as a whole has failed proves nothing: kubelet says so too of a
+// pod that it does not admit again after a restart, and the pod garbage collector of any.
+func ownWord(pod *corev1.Pod) *Verdict {
+	switch {
+	case neverCreated(pod):
+		return neverRan(pod)
+	case stepEnd(pod) != nil:
+		return VerdictOf(pod)
+	case installFailed(pod):
+		return neverRan(pod)
+	}
+	return nil
+}
+
+// neverCreated says that kubelet ended the pod without ever having made the step's
+// container: it then reports its status as not known, with nothing of a container in it.
+func neverCreated(pod *corev1.Pod) bool {
+	for i := range pod.Status.ContainerStatuses {
+		s := &pod.Status.ContainerStatuses[i]
+		if s.Name != stepexec.ContainerStep {
+			continue
+		}
+		end := s.State.Terminated
+		return end != nil && end.Reason == "ContainerStatusUnknown" && end.StartedAt.IsZero() && end.ContainerID == "" &&
+			s.ContainerID == "" && s.RestartCount == 0 && s.LastTerminationState.Terminated == nil
+	}
+	return false
+}
+
+// installFailed says that the container before the step's failed, so that the step's was
+// not started.
+func installFailed(pod *corev1.Pod) bool {
+	for i := range pod.Status.InitContainerStatuses {
+		s := &pod.Status.InitContainerStatuses[i]
+		if s.Name == stepexec.ContainerInstall {
+			return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0
+		}
+	}
+	return false
 }
 
 // neverGotNode says that a pod has no node and will have none: the API server binds no
@@ -108,7 +161,7 @@ func forsaken(pod *corev1.Pod) bool {
 
 // dead says that a pod provably runs nothing any more, and never will.
 func dead(pod *corev1.Pod) bool {
-	return VerdictOf(pod) != nil || neverGotNode(pod)
+	return ownWord(pod) != nil || neverGotNode(pod)
 }
 
 // podDead says whether the pod that an unknown attempt's record names is provably dead.
@@ -164,11 +217,11 @@ func (d *decider) stillHeld(pod *corev1.Pod) (keep, leftover bool) {
 
 // outcomeOpen says whether an attempt's outcome is still to come in.
 func (d *decider) outcomeOpen(record *v1alpha1.StepStatus) bool {
-	switch {
-	case record.Phase.Finished(), record.Phase == v1alpha1.StepRetrying:
-		return false
-	case record.Unknown != nil:
-		return !record.Unknown.PodDead && !retryDecided(record)
+	switch record.Phase {
+	case v1alpha1.StepRunning, v1alpha1.StepStopping:
+		return true
+	case v1alpha1.StepUnknown, v1alpha1.StepChecking:
+		return record.Unknown != nil && !record.Unknown.PodDead && !retryDecided(record)
 	}
-	return record.Phase == v1alpha1.StepRunning || record.Phase == v1alpha1.StepStopping
+	return false
 }

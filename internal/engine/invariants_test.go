@@ -147,7 +147,8 @@ func brokenRecord(n *v1alpha1.StepStatus) problems {
 	}
 	p.must(n.PodUID == "" || n.Effect == v1alpha1.EffectOnce, "record %s names a pod, and its effect is %q", n.Name, n.Effect)
 	p.must(n.Unknown == nil || n.Effect == v1alpha1.EffectOnce && n.Attempt > 0, "record %s is unknown in attempt %d with effect %q", n.Name, n.Attempt, n.Effect)
-	p.must(n.Phase != v1alpha1.StepUnknown || n.Unknown != nil, "record %s is in phase Unknown and does not say since when", n.Name)
+	p.must(n.Phase != v1alpha1.StepUnknown || n.Unknown != nil && n.Unknown.Attempt == n.Attempt, "record %s is in phase Unknown in attempt %d: %+v", n.Name, n.Attempt, n.Unknown)
+	p.must(n.Unknown == nil || n.Unknown.Attempt <= n.Attempt && n.Unknown.Reason != "", "record %s: unknown %+v", n.Name, n.Unknown)
 	p.must(!n.Phase.Done() || n.Unknown == nil, "record %s is %s, and its outcome is unknown", n.Name, n.Phase)
 	working := n.Phase == v1alpha1.StepChecking || n.Phase == v1alpha1.StepVerifying
 	p.must(!working || len(n.Actions) > 0, "record %s is %s without an action that does it", n.Name, n.Phase)
@@ -158,7 +159,7 @@ func brokenRecord(n *v1alpha1.StepStatus) problems {
 // moves are the phases that may follow each in one call.
 var moves = map[v1alpha1.StepPhase]string{
 	v1alpha1.StepRunning:   "Running Retrying Stopping Checking Verifying Unknown Succeeded Failed Cancelled",
-	v1alpha1.StepRetrying:  "Retrying Running Failed Cancelled",
+	v1alpha1.StepRetrying:  "Retrying Running Checking Failed Cancelled",
 	v1alpha1.StepStopping:  "Stopping Retrying Verifying Unknown Succeeded Failed Cancelled",
 	v1alpha1.StepChecking:  "Checking Retrying Running Unknown Succeeded Failed Cancelled",
 	v1alpha1.StepVerifying: "Verifying Succeeded Failed Cancelled",
@@ -170,6 +171,7 @@ var moves = map[v1alpha1.StepPhase]string{
 func brokenMove(o, n *v1alpha1.StepStatus) problems {
 	var p problems
 	p.must(slices.Contains(strings.Fields(moves[o.Phase]), string(n.Phase)), "record %s: %s became %s", n.Name, o.Phase, n.Phase)
+	p.must(o.Phase != v1alpha1.StepRetrying || n.Phase != v1alpha1.StepChecking || n.Attempt == 0, "record %s is checked in place of attempt %d", n.Name, n.Attempt+1)
 	p.must(n.Effect == o.Effect, "record %s: effect %s became %s", n.Name, o.Effect, n.Effect)
 	p.must(n.Attempt <= o.Attempt+1, "record %s: attempt %d became %d", n.Name, o.Attempt, n.Attempt)
 	p.must(n.Attempt == o.Attempt || n.Phase == v1alpha1.StepRunning && (o.Phase == v1alpha1.StepRetrying || o.Phase == v1alpha1.StepChecking && o.Attempt == 0),
@@ -177,7 +179,8 @@ func brokenMove(o, n *v1alpha1.StepStatus) problems {
 	if n.Attempt == o.Attempt {
 		p.must(n.JobName == o.JobName, "record %s: Job %s became %s", n.Name, o.JobName, n.JobName)
 		p.must(o.PodUID == "" || n.PodUID == o.PodUID && n.JobUID == o.JobUID, "record %s: pod %s became %s", n.Name, o.PodUID, n.PodUID)
-		p.must(o.Unknown == nil || !o.Unknown.PodDead || n.Unknown == nil || n.Unknown.PodDead, "record %s: a dead pod lives again", n.Name)
+		sameUnknown := o.Unknown != nil && n.Unknown != nil && o.Unknown.Attempt == n.Unknown.Attempt
+		p.must(!sameUnknown || !o.Unknown.PodDead || n.Unknown.PodDead, "record %s: a dead pod lives again", n.Name)
 		settled := n.Phase.Finished() || n.Phase == v1alpha1.StepRetrying
 		p.must(o.Unknown == nil || n.Unknown != nil || settled, "record %s: what was unknown in %s is known in %s", n.Name, o.Phase, n.Phase)
 	}
@@ -234,8 +237,10 @@ func brokenRelease(d Decision, a Action) problems {
 		if r.PodUID != a.Pod.UID {
 			continue
 		}
-		open := r.Phase == v1alpha1.StepRunning || r.Phase == v1alpha1.StepStopping ||
-			r.Unknown != nil && !r.Phase.Finished() && r.Phase != v1alpha1.StepRetrying && !r.Unknown.PodDead && !retryDecided(r)
+		open := r.Phase == v1alpha1.StepRunning || r.Phase == v1alpha1.StepStopping
+		if r.Phase == v1alpha1.StepUnknown || r.Phase == v1alpha1.StepChecking {
+			open = !r.Unknown.PodDead && !retryDecided(r)
+		}
 		p.must(!open && !a.Leftover, "the pod of step %s, %s, is let go (as one that is left over: %v)", r.Name, r.Phase, a.Leftover)
 		return p
 	}

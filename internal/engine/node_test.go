@@ -197,7 +197,7 @@ func (c *cluster) end(p *process, how int) {
 	case 3:
 		end.ExitCode, result = 137, nil
 	case 4:
-		end.ExitCode, result.Outcome, result.Reason = 143, stepexec.OutcomeInterrupted, v1alpha1.ReasonKilled
+		end.ExitCode, result.Outcome, result.Reason, result.Message = 143, stepexec.OutcomeInterrupted, v1alpha1.ReasonKilled, "ended by SIGTERM"
 	case 5:
 		end.ExitCode, end.Reason, result = 137, "OOMKilled", nil
 	case 6:
@@ -207,6 +207,7 @@ func (c *cluster) end(p *process, how int) {
 		end.ExitCode, result.Outcome, result.Reason, result.Message = 75, stepexec.OutcomeRetry, v1alpha1.ReasonRetryRequested, "not yet"
 	case 7:
 		end.ExitCode, result.Outcome, result.Reason = 124, stepexec.OutcomeTimeout, v1alpha1.ReasonTimeout
+		result.Message = "ran longer than 1h0m0s"
 	case 8:
 		end.ExitCode, result.Outcome, result.Reason, result.Message = 3, stepexec.OutcomeFailed, v1alpha1.ReasonExitCode, "exit code 3"
 	default:

@@ -381,7 +381,10 @@ func (o *operator) releasePod(a Action) {
 }
 
 func (o *operator) answer(a Action) {
-	if len(o.c.answers[a.Decision.UID]) > 0 { // its resourceVersion is another by now
+	// Its resourceVersion may be another by now; and only who knows the newest checkpoint
+	// may say that it does not hold the decision.
+	old := a.Answer.Reason != v1alpha1.ReasonApplied && o.c.task.ResourceVersion != o.task.ResourceVersion
+	if len(o.c.answers[a.Decision.UID]) > 0 || old {
 		o.stop()
 		return
 	}
@@ -429,7 +432,7 @@ func (o *operator) makePod(job *batchv1.Job, a Action) {
 	c := o.c
 	pod := stepexec.PodOf(job)
 	if a.Attempt.Once {
-		stepexec.Fence(pod)
+		stepexec.Fence(pod, c.task)
 	}
 	if !c.createPod(pod) {
 		pod = c.pods[pod.Name]

@@ -292,7 +292,7 @@ func neverRan(pod *corev1.Pod) *Verdict {
 		return notStarted(v1alpha1.ReasonStartTimeout, "the pod did not start its program in time")
 	}
 	if v := disrupted(pod); v != nil {
-		v.Class = NotStarted
+		v.Class, v.Message = NotStarted, strings.Replace(v.Message, "while it ran", "before its program ran", 1)
 		return v
 	}
 	for _, s := range pod.Status.InitContainerStatuses {

@@ -109,7 +109,7 @@ func (c *cluster) copyOf(pod *corev1.Pod) {
 	twin.Annotations = maps.Clone(twin.Annotations)
 	twin.Annotations[v1alpha1.AnnotationTaskUID] = string(c.task.UID)
 	twin.Spec.NodeName, twin.Status = "", corev1.PodStatus{}
-	stepexec.Fence(twin)
+	stepexec.Fence(twin, c.task)
 	c.createPod(twin)
 }
 

@@ -23,7 +23,7 @@ func (d *decider) startNext() {
 		return
 	}
 	what, problem := d.renderMain(step)
-	before := step.Check != nil && step.Check.When == v1alpha1.CheckBefore
+	before := checkedBefore(step)
 	if problem == nil && before && len(d.Load) == 0 {
 		if _, why := d.renderRole(step, v1alpha1.RoleCheck, what.key); why != nil && why.Reason == v1alpha1.ReasonUnavailable {
 			problem = why
@@ -88,7 +88,6 @@ func (d *decider) startAttempt(a activity, what rendered) {
 	a.NextAttemptTime = nil
 	a.Reason, a.Message = "", ""
 	if a.main() {
-		a.record.Unknown = nil
 		d.Status.Usage = usageOf(d.Status.Usage, a.Attempt)
 	}
 	d.makeJob(a, what)
@@ -126,6 +125,9 @@ func (d *decider) makeJob(a activity, what rendered) {
 
 // settle looks at the current step's action at work and moves its record on.
 func (d *decider) settle(record *v1alpha1.StepStatus) {
+	if d.decidedMeanwhile(record) {
+		return
+	}
 	a := d.atWork(record)
 	switch a.Phase {
 	case v1alpha1.StepRetrying:
@@ -190,10 +192,18 @@ func (d *decider) settleRetrying(a activity) {
 	case a.NextAttemptTime != nil && d.Now.Before(a.NextAttemptTime.Time):
 		d.wakeAt(a.NextAttemptTime.Time)
 	default:
+		if a.main() && a.Attempt == 0 && checkedBefore(a.step) { // what the check said may be old
+			d.startCheck(a.record)
+			return
+		}
 		if what, ok := d.sameAction(a); ok {
 			d.startAttempt(a, what)
 		}
 	}
+}
+
+func checkedBefore(step *v1alpha1.Step) bool {
+	return step.Check != nil && step.Check.When == v1alpha1.CheckBefore
 }
 
 // endByTask ends an action because its task is cancelled, or past its deadline.
@@ -207,6 +217,10 @@ func (d *decider) endByTask(a activity, message string) {
 
 // conclude records how the current attempt ended.
 func (d *decider) conclude(a activity, v Verdict) {
+	if d.needsPlan(a, v) {
+		d.wakeAfter(conflictRecheck)
+		return
+	}
 	d.ended = &endedAttempt{jobName: a.JobName, verdict: v}
 	switch {
 	case v.Class == Success && a.main():
@@ -215,7 +229,7 @@ func (d *decider) conclude(a activity, v Verdict) {
 		d.succeedRole(a, v)
 	case a.once() && v.unknown():
 		d.becomeUnknown(a, v)
-	case a.Phase == v1alpha1.StepStopping && a.Reason == v1alpha1.ReasonCancelled:
+	case a.Phase == v1alpha1.StepStopping && a.Reason == v1alpha1.ReasonCancelled && v.Class != Final:
 		d.finish(a, v1alpha1.StepCancelled, v1alpha1.ReasonCancelled, "stopped because the task was cancelled")
 	case d.Task.Spec.Cancel:
 		d.finish(a, v1alpha1.StepCancelled, v1alpha1.ReasonCancelled, "the task was cancelled; the attempt had ended: "+v.Message)
@@ -226,6 +240,21 @@ func (d *decider) conclude(a activity, v Verdict) {
 	default:
 		d.retryOrFail(a, v)
 	}
+}
+
+// needsPlan says whether it takes the plan to say what an attempt's end leads to, and the
+// plan is not what it was: then the end is looked at when it is.
+func (d *decider) needsPlan(a activity, v Verdict) bool {
+	if d.frozen == nil || d.frozen.Reason != v1alpha1.ReasonPlanChanged || d.taskEnds() {
+		return false
+	}
+	switch {
+	case a.role == v1alpha1.RoleCheck:
+		return true
+	case v.Class == Success, v.Class == Final, a.once() && v.unknown():
+		return false
+	}
+	return a.Phase == v1alpha1.StepRunning
 }
 
 // succeed records the step's own output, and ends the step unless it is to be tested.

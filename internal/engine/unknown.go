@@ -16,7 +16,10 @@ import (
 // becomeUnknown records that an attempt that must not start twice may have taken effect,
 // and left no word about it.
 func (d *decider) becomeUnknown(a activity, v Verdict) {
-	a.record.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), PodDead: d.podDead(a)}
+	v.Message = firstOf(v.Message, "the program left no word about it")
+	a.record.Unknown = &v1alpha1.Unknown{
+		Time: metav1.NewTime(d.Now), Attempt: a.Attempt, Reason: v.Reason, Message: shorten(v.Message), PodDead: d.podDead(a),
+	}
 	dropRole(a.record, v1alpha1.RoleCheck) // it spoke of an earlier time
 	why := v.Message
 	if d.taskEnds() {
@@ -45,10 +48,11 @@ func (d *decider) endUnknown(a activity, why string) {
 // goesOn says whether an unknown outcome is settled without a person, as far as the plan
 // and the pod allow.
 func (d *decider) goesOn(a activity) bool {
-	if d.frozen != nil || d.Task.Spec.Suspend {
+	policy := a.step.Policy()
+	if d.frozen != nil || d.Task.Spec.Suspend || (a.Reason == v1alpha1.ReasonOutputLost && policy != v1alpha1.UnknownCheck) {
 		return false
 	}
-	switch a.step.Policy() {
+	switch policy {
 	case v1alpha1.UnknownFail:
 		return true
 	case v1alpha1.UnknownRetry:
@@ -75,13 +79,25 @@ func (d *decider) settleUnknown(a activity) {
 func (d *decider) settleWithout(a activity) {
 	unknown := a.record.Unknown
 	if unknown == nil { // never written so; what is missing is taken for not known
-		unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now)}
+		unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), Attempt: a.Attempt, Reason: a.Reason, Message: a.Message}
 		a.record.Unknown = unknown
+	}
+	if v := d.seenVerdict(a); v != nil && !v.unknown() { // its word is known, and its output cannot be kept just now
+		switch {
+		case d.settleByDecision(a):
+		case d.taskEnds():
+			a.record.Unknown = nil
+			d.endByTask(a, "it ended all the same, and its output could not be kept: "+d.World.Refusal.Message)
+		default:
+			d.wakeAfter(max(d.World.Refusal.Retry, time.Second))
+		}
+		return
 	}
 	if !unknown.PodDead && d.podDead(a) {
 		unknown.PodDead = true
 		if v := d.seenVerdict(a); v != nil {
 			a.Reason, a.Message = v.Reason, shorten(v.Message)
+			unknown.Reason, unknown.Message = a.Reason, a.Message
 		}
 		dropRole(a.record, v1alpha1.RoleCheck) // what it said while the pod was alive may be old
 	}
@@ -122,13 +138,17 @@ func (d *decider) settleByPlan(a activity) {
 
 // unknownMessage tells a person what happened, what is at stake and what settles it.
 func (d *decider) unknownMessage(record *v1alpha1.StepStatus) string {
-	message := fmt.Sprintf("step %s, attempt %d, may have taken effect, and its outcome is not known: %s: %s. ", record.Name, record.Attempt, record.Reason, record.Message)
+	unknown := record.Unknown
+	message := fmt.Sprintf("step %s, attempt %d, may have taken effect, and its outcome is not known: %s: %s. ", record.Name, unknown.Attempt, unknown.Reason, unknown.Message)
+	if unknown.Reason == v1alpha1.ReasonOutputLost {
+		message = fmt.Sprintf("step %s, attempt %d, says that it succeeded, and its output is lost: %s. ", record.Name, unknown.Attempt, unknown.Message)
+	}
 	switch {
 	case record.Phase.Finished():
 		return message + fmt.Sprintf("The task has ended. Look whether the effect with idempotency key %s has happened, and mend what is to be mended by hand.", record.IdempotencyKey)
 	case record.Phase == v1alpha1.StepChecking:
 		return message + "Its check runs, which settles it."
-	case record.Phase == v1alpha1.StepRetrying:
+	case record.Phase != v1alpha1.StepUnknown:
 		return message + "It is tried again with the same key."
 	case retryDecided(record):
 		return message + fmt.Sprintf("%s decided to try again, which waits until pod %s is gone: it may still run. Delete it, by force if its node is gone for good.", record.Decision.DecidedBy, record.JobName)
@@ -136,7 +156,7 @@ func (d *decider) unknownMessage(record *v1alpha1.StepStatus) string {
 	if check := roleOf(record, v1alpha1.RoleCheck); check != nil {
 		message += fmt.Sprintf("Its check did not settle it: %s. ", firstOf(check.Message, check.Reason))
 	}
-	if record.Unknown != nil && !record.Unknown.PodDead {
+	if !unknown.PodDead {
 		message += fmt.Sprintf("Pod %s is not provably dead and may still act. ", record.JobName)
 	}
 	return message + fmt.Sprintf("To run it again may do it twice, to go on without it may leave it undone. "+
@@ -153,7 +173,7 @@ func (d *decider) decisionCommand(record *v1alpha1.StepStatus) string {
 		Kind       string            `json:"kind"`
 		Metadata   map[string]string `json:"metadata"`
 		Spec       any               `json:"spec"`
-	}{v1alpha1.GroupVersion.String(), "AgentDecision", map[string]string{"name": record.JobName}, v1alpha1.AgentDecisionSpec{
+	}{v1alpha1.GroupVersion.String(), "AgentDecision", map[string]string{"generateName": record.JobName + "-"}, v1alpha1.AgentDecisionSpec{
 		Task: d.Task.Name, TaskUID: string(d.Task.UID), Step: record.Name, Attempt: record.Attempt, ActionHash: record.ActionHash,
 		Decision: "Retry|Complete|Skip|Abort", DecidedBy: "WHO", Reason: "WHY",
 	}}

@@ -21,6 +21,8 @@ func (d *decider) verdict(a activity) *Verdict {
 		return notStarted(a.Reason, "%s", a.Message)
 	case v == nil:
 		return nil
+	case stopped && a.once() && v.Class == Success && d.World.Refusal != nil:
+		return &Verdict{Class: Final, Reason: v1alpha1.ReasonOutputLost, Message: "it succeeded all the same, and its output could not be kept: " + d.World.Refusal.Message}
 	case stopped && (v.unknown() || v.Class == NotStarted || d.World.Refusal != nil):
 		stop := lost(a.Reason, "%s", a.Message)
 		if v.Class == NotStarted {

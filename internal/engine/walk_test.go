@@ -234,8 +234,6 @@ func (c *cluster) count(ends map[string]int) {
 	ends[string(c.task.Status.Phase)]++
 	for i := range c.task.Status.Steps {
 		r := &c.task.Status.Steps[i]
-		if r.Phase == "Failed" { ends["F "+r.Reason+" "]++ }
-		if r.Unknown != nil { ends["unknown at end "+string(r.Phase)]++ }
 		switch {
 		case r.Phase == v1alpha1.StepSkipped:
 			ends["Skipped"]++

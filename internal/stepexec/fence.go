@@ -22,15 +22,21 @@ var noEviction = map[string]string{
 // go away before its outcome stands in the checkpoint. It says whose it is, for the time
 // when its Job is gone.
 func fence(template *corev1.PodTemplateSpec, task *v1alpha1.AgentTask) {
-	template.Annotations = merged(merged(noEviction, template.Annotations), map[string]string{
-		v1alpha1.AnnotationTaskUID: string(task.UID),
-		v1alpha1.AnnotationTask:    task.Name,
-	})
+	template.Annotations = merged(merged(noEviction, template.Annotations), whose(task))
 	shut(&template.Finalizers, &template.Spec)
 }
 
-// Fence makes sure that a pod is fenced whatever became of its Job's template.
-func Fence(pod *corev1.Pod) { shut(&pod.Finalizers, &pod.Spec) }
+// Fence makes sure that a task's pod is fenced, and that the operator finds it, whatever
+// became of its Job's template.
+func Fence(pod *corev1.Pod, task *v1alpha1.AgentTask) {
+	pod.Labels = merged(pod.Labels, map[string]string{v1alpha1.LabelManaged: "true"})
+	pod.Annotations = merged(pod.Annotations, whose(task))
+	shut(&pod.Finalizers, &pod.Spec)
+}
+
+func whose(task *v1alpha1.AgentTask) map[string]string {
+	return map[string]string{v1alpha1.AnnotationTaskUID: string(task.UID), v1alpha1.AnnotationTask: task.Name}
+}
 
 func shut(finalizers *[]string, spec *corev1.PodSpec) {
 	if !slices.Contains(*finalizers, v1alpha1.FenceFinalizer) {

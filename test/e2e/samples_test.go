@@ -4,6 +4,7 @@
 package e2e
 
 import (
+	"fmt"
 	"path/filepath"
 	"time"
 
@@ -35,14 +36,14 @@ var _ = Describe("The samples", Ordered, func() {
 		for _, file := range sampleFiles() {
 			names = append(names, filepath.Base(file))
 		}
-		Expect(names).To(ConsistOf("agenttask_failing.yaml", "agenttask_research.yaml", "agenttask_retry.yaml",
-			"agenttask_smallest.yaml", "ledger.yaml"), "write a spec for each sample")
+		Expect(names).To(ConsistOf("agenttask_failing.yaml", "agenttask_refund.yaml", "agenttask_research.yaml",
+			"agenttask_retry.yaml", "agenttask_smallest.yaml", "agenttask_verify.yaml", "ledger.yaml"), "write a spec for each sample")
 	})
 
 	It("count words with nothing but a shell", func() {
 		task := awaitEnd(namespace, "smallest", v1alpha1.TaskSucceeded)
 		Expect(outputOf(task, "count")).To(MatchJSON(`{"words": 8}`))
-		Expect(conditions(task)).To(ConsistOf("Ready=True", "Succeeded=True", "Reconciling=False", "Stalled=False", "Suspended=False"))
+		Expect(conditions(task)).To(ConsistOf("Ready=True", "Succeeded=True", "Reconciling=False", "Stalled=False", "Suspended=False", "OutcomeUnknown=False"))
 	})
 
 	It("try again until it works", func() {
@@ -67,7 +68,7 @@ var _ = Describe("The samples", Ordered, func() {
 		Expect(failed.Attempt).To(BeEquivalentTo(1), "exit code 3 is not retried")
 		Expect(failed.Reason).To(Equal(v1alpha1.ReasonExitCode))
 		Expect(failed.Message).To(Equal("exited with code 3: the supplier's catalogue has no such panel: order another one"))
-		Expect(conditions(task)).To(ConsistOf("Ready=False", "Succeeded=False", "Reconciling=False", "Stalled=True", "Suspended=False"))
+		Expect(conditions(task)).To(ConsistOf("Ready=False", "Succeeded=False", "Reconciling=False", "Stalled=True", "Suspended=False", "OutcomeUnknown=False"))
 		Expect(message(task)).To(And(HavePrefix("StepFailed: step order failed"), ContainSubstring("no such panel"),
 			ContainSubstring("kubectl logs job/"+failed.JobName)))
 		expectJobs(task, 2)
@@ -75,6 +76,30 @@ var _ = Describe("The samples", Ordered, func() {
 
 	It("research, publish and notify, each once", func() {
 		expectRanOnce(seen, awaitEnd(namespace, "research", v1alpha1.TaskSucceeded))
+	})
+
+	It("refund once though the answer is lost, since a check finds the refund", func() {
+		task := awaitEnd(namespace, "refund", v1alpha1.TaskSucceeded)
+		record := recordOf(task, "refund")
+		Expect(record.Reason).To(Equal(v1alpha1.ReasonCheckedDone))
+		Expect(record.Attempt).To(BeEquivalentTo(1))
+		Expect(task.Status.Usage.Retries).To(BeZero())
+		Expect(eventsOf(Default, namespace, "refund")).To(ContainElement(And(
+			HavePrefix("StepUnknown: step refund attempt 1 may have taken effect"), ContainSubstring("502 Bad Gateway"))))
+		refund := ledger(namespace).expectOneEffect(record.IdempotencyKey)
+		Expect(refund.Body).To(MatchJSON(`{"charge": "ch-123", "amount": 35.5}`))
+		tell := ledger(namespace).expectOneEffect(recordOf(task, "tell").IdempotencyKey)
+		Expect(tell.Body).To(MatchJSON(fmt.Sprintf(`{"to": "customer@example.com", "text": "Order 123 is refunded, as number %d."}`, refund.Seq)))
+	})
+
+	It("verify finds out the step that may not run twice", func() {
+		task := awaitEnd(namespace, "verify", v1alpha1.TaskFailed)
+		Expect(task.Status.Progress).To(Equal("1/2"))
+		Expect(ledger(namespace).expectOneEffect(recordOf(task, "reserve").IdempotencyKey).Count).To(BeEquivalentTo(2))
+		record := recordOf(task, "print")
+		Expect(record.Reason).To(Equal(v1alpha1.ReasonNotIdempotent))
+		Expect(record.Message).To(MatchRegexp(`the observer's view differs at \.\S+: 1, then 2`))
+		Expect(ledger(namespace).effects("key", record.IdempotencyKey)).To(HaveLen(2))
 	})
 
 	It("are not changed by applying them again", func() {

@@ -33,7 +33,7 @@ const (
 	idleLives = 3
 	// The soak takes at most soakBase, and soakPerTask more for each task.
 	soakBase    = 3 * time.Minute
-	soakPerTask = 20 * time.Second
+	soakPerTask = 30 * time.Second
 
 	working = "Starting workers" // what an operator prints when its caches are filled
 )

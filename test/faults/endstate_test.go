@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
+	"github.com/agenttask-dev/agenttask/internal/stepexec"
 	"github.com/agenttask-dev/agenttask/test/harness"
 )
 
@@ -24,9 +25,7 @@ func tidy() []move {
 		id := step + "-1"
 		moves = append(moves, move{"finish " + id, func(s *story) { s.finishJob(id) }})
 	}
-	return append(moves, move{"let go", func(s *story) {
-		s.changePod("pay-1", func(p *corev1.Pod) { p.Finalizers = nil })
-	}})
+	return append(moves, move{"let go", letGo("pay-1")})
 }
 
 func (s *story) finishJob(id string) {
@@ -54,7 +53,7 @@ func (s *story) decide(answered bool) {
 }
 
 func TestWhatIsOutstanding(t *testing.T) {
-	unknown := append(slices.Concat(attemptOf(look, 1), attemptOf(pay, 1)),
+	unknown := append(slices.Concat(attemptOf(look, 1), without(attemptOf(pay, 1), "end pay-1")),
 		move{"finish look-1", func(s *story) { s.finishJob("look-1") }},
 		move{"unknown", func(s *story) {
 			s.task.Status.Phase = v1alpha1.TaskUnknown
@@ -65,9 +64,10 @@ func TestWhatIsOutstanding(t *testing.T) {
 		moves []move
 		want  string // is in it; empty: nothing is outstanding
 	}{
-		"all is done":          {tidy(), ""},
-		"a person must decide": {unknown, ""},
-		"there is no status":   {nil, "no status"},
+		"all is done":                  {tidy(), ""},
+		"a person must decide":         {unknown, ""},
+		"a pod is held that has ended": {append(unknown, move{"", func(s *story) { s.endPod("pay-1", stepexec.Result{Outcome: stepexec.OutcomeInterrupted}) }}), "still held"},
+		"there is no status":           {nil, "no status"},
 		"the task runs": {slices.Concat(attemptOf(look, 1), []move{{"ready", func(s *story) {
 			s.task.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: "StepRunning"}}
 			s.keepTask()
@@ -87,7 +87,7 @@ func TestWhatIsOutstanding(t *testing.T) {
 		"a Job outlives its task":        {append(tidy(), move{"", (*story).recreate}, move{"", stalled}), "former task"},
 		"a decision has no answer":       {append(tidy(), move{"", func(s *story) { s.decide(false) }}), "decision"},
 		"a decision has its answer":      {append(tidy(), move{"", func(s *story) { s.decide(false); s.decide(true) }}), ""},
-		"a second pod of a Job is gated": {after(tidy(), "pod pay-1", func(s *story) { s.makeTwin("pay-1") }), ""},
+		"a second pod of a Job is gated": {after(tidy(), "pod pay-1", func(s *story) { s.makeTwin("pay-1") }), "still held"},
 		"a pod of an ended attempt is gated": {after(without(tidy(), "let go"), "finish", func(s *story) {
 			s.changePod("pay-1", func(p *corev1.Pod) {
 				p.Finalizers, p.Spec.SchedulingGates = nil, []corev1.PodSchedulingGate{{Name: v1alpha1.FenceGate}}

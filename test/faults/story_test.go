@@ -117,7 +117,12 @@ func (s *story) keepTask()         { s.keep(harness.Revision{Task: s.task.DeepCo
 func (s *story) keepPod(id string) { s.keep(harness.Revision{Pod: s.pods[id].DeepCopy()}) }
 
 func (s *story) intend(step string, n int32) {
+	if s.task.Status.Usage == nil {
+		s.task.Status.Usage = &v1alpha1.Usage{}
+	}
+	s.task.Status.Usage.Attempts++
 	if n > 1 {
+		s.task.Status.Usage.Retries++
 		r := record(s.task, step)
 		r.Phase, r.Attempt, r.JobUID, r.PodUID = v1alpha1.StepRunning, n, "", ""
 		s.keepTask()
@@ -149,7 +154,7 @@ func (s *story) makePod(id, step string) {
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: s.jobs[id].Name, UID: types.UID("pod-" + id), OwnerReferences: controlledBy(s.jobs[id].UID)}}
 	if step == pay {
-		stepexec.Fence(pod)
+		stepexec.Fence(pod, s.task)
 	}
 	s.pods[id] = pod
 	s.keepPod(id)
@@ -172,6 +177,10 @@ func (s *story) endPod(id string, result stepexec.Result) {
 	result.Version = stepexec.ResultVersion
 	text, _ := json.Marshal(result)
 	s.changePod(id, func(p *corev1.Pod) {
+		p.Status.Phase = corev1.PodFailed
+		if result.Outcome == stepexec.OutcomeSucceeded {
+			p.Status.Phase = corev1.PodSucceeded
+		}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: stepexec.ContainerStep,
 			State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Message: string(text)}}}}
 	})
