@@ -112,12 +112,24 @@ func trimPod(obj any) (any, error) {
 	}
 	return &corev1.Pod{
 		ObjectMeta: trimmed,
-		Spec:       corev1.PodSpec{NodeName: pod.Spec.NodeName, SchedulingGates: pod.Spec.SchedulingGates},
+		Spec: corev1.PodSpec{
+			NodeName: pod.Spec.NodeName, SchedulingGates: pod.Spec.SchedulingGates, InitContainers: trimInit(pod.Spec.InitContainers),
+		},
 		Status: corev1.PodStatus{
 			Phase: pod.Status.Phase, Reason: pod.Status.Reason, Message: pod.Status.Message, Conditions: trimConditions(pod.Status.Conditions),
 			StartTime: pod.Status.StartTime, InitContainerStatuses: pod.Status.InitContainerStatuses, ContainerStatuses: pod.Status.ContainerStatuses,
 		},
 	}, nil
+}
+
+// trimInit keeps what tells an init container from a sidecar. The operator's own is known
+// by its name.
+func trimInit(list []corev1.Container) []corev1.Container {
+	kept := make([]corev1.Container, 0, len(list))
+	for i := range list {
+		kept = append(kept, corev1.Container{Name: list[i].Name, RestartPolicy: list[i].RestartPolicy})
+	}
+	return kept
 }
 
 // trimConditions keeps the conditions that the engine reads.

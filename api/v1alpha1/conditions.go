@@ -185,7 +185,6 @@ const (
 	EventStepCancelled = "StepCancelled"
 	EventStepWaiting   = "StepWaiting"
 	EventStepUnknown   = "StepUnknown"
-	EventStepChecking  = "StepChecking"
 	EventStepReused    = "StepReused"
 	EventStepDecided   = "StepDecided"
 	EventStepVerifying = "StepVerifying"

@@ -112,7 +112,7 @@ func ownWord(pod *corev1.Pod) *Verdict {
 		return neverRan(pod)
 	case stepEnd(pod) != nil:
 		return VerdictOf(pod)
-	case installFailed(pod):
+	case initFailed(pod):
 		return neverRan(pod)
 	}
 	return nil
@@ -133,13 +133,18 @@ func neverCreated(pod *corev1.Pod) bool {
 	return false
 }
 
-// installFailed says that the container before the step's failed, so that the step's was
-// not started.
-func installFailed(pod *corev1.Pod) bool {
+// initFailed says that a container before the step's failed, so that the step's was not
+// started. A sidecar's end says nothing of the kind.
+func initFailed(pod *corev1.Pod) bool {
+	sidecars := map[string]bool{}
+	for _, c := range pod.Spec.InitContainers {
+		sidecars[c.Name] = c.RestartPolicy != nil
+	}
 	for i := range pod.Status.InitContainerStatuses {
 		s := &pod.Status.InitContainerStatuses[i]
-		if s.Name == stepexec.ContainerInstall {
-			return s.State.Terminated != nil && s.State.Terminated.ExitCode != 0
+		sidecar, known := sidecars[s.Name]
+		if s.State.Terminated != nil && s.State.Terminated.ExitCode != 0 && known && !sidecar {
+			return true
 		}
 	}
 	return false

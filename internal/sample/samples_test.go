@@ -91,9 +91,9 @@ func TestEverySampleTaskFitsTheAPI(t *testing.T) {
 			}
 			checkReferences(t, task)
 			for _, s := range task.Spec.Steps {
-				if s.Run == nil || len(s.Run.Command) == 0 {
-					t.Errorf("step %s has no command", s.Name)
-				} else if s.Run.Command[0] == "/sample-agent" && (s.Run.Image != sampleImage || s.Run.ImagePullPolicy != corev1.PullIfNotPresent) {
+				if (s.Run == nil || len(s.Run.Command) == 0) && s.HTTP == nil {
+					t.Errorf("step %s has neither a command nor a request", s.Name)
+				} else if s.Run != nil && s.Run.Command[0] == "/sample-agent" && (s.Run.Image != sampleImage || s.Run.ImagePullPolicy != corev1.PullIfNotPresent) {
 					t.Errorf("step %s: image %s, %s", s.Name, s.Run.Image, s.Run.ImagePullPolicy)
 				}
 			}

@@ -84,7 +84,7 @@ var _ = Describe("A step with effect Once", Ordered, func() {
 		Expect(outputOf(task, "next")).To(MatchJSON(`{"looked": "up"}`))
 		Expect(conditions(task)).To(ContainElement("OutcomeUnknown=False"))
 		book.expectOneEffect("asked")
-		expectApplied(namespace, first.JobName, "True", v1alpha1.ReasonApplied)
+		expectApplied(namespace, record.Decision.Name, "True", v1alpha1.ReasonApplied)
 		expectGone(namespace, first.JobName)
 	})
 

@@ -98,7 +98,7 @@ func bareMerge(w *world) {
 	w.operator("second", nil)
 	w.rest()
 	line.Thaw()
-	w.restAgain()
+	w.rest()
 }
 
 // intentLate makes Job and pod before the status says so: a status write is answered as if

@@ -69,7 +69,7 @@ func enumerate(list []fault, bases []*baseline) []tried {
 
 // singles are all faults that strike once.
 func singles() []fault {
-	return slices.Concat(transportFaults(), frozenFaults(), networkFaults(), watchFaults(), outsiderFaults())
+	return slices.Concat(transportFaults(), frozenFaults(), raceFaults(), networkFaults(), watchFaults(), outsiderFaults())
 }
 
 // transportFaults are what can become of one write between the operator and the API
@@ -86,10 +86,10 @@ func transportFaults() []fault {
 		{"conflict", harness.Conflict, false},
 		{"too-many", harness.TooMany, false},
 		{"error-before", harness.ErrorBefore, false},
-		{"error-after", harness.ErrorAfter, true},
+		{"error-after", harness.ErrorAfter, false},
 		{"timeout-after", harness.TimeoutAfter, false},
 		{"reset-before", harness.ResetBefore, false},
-		{"reset-after", harness.ResetAfter, true},
+		{"reset-after", harness.ResetAfter, false},
 	} {
 		list = append(list, fault{name: f.name, class: classTransport, everyPlan: f.everyPlan, run: func(w *world, _ *baseline, n int64) {
 			line := harness.NewFaults(harness.Fault{At: n, Kind: f.kind})
@@ -119,6 +119,29 @@ func frozenFaults() []fault {
 			w.begin(line)
 			w.operator("second", nil)
 			w.rest()
+			line.Thaw()
+			w.restAgain()
+		}})
+	}
+	return list
+}
+
+// raceFaults stop an operator at a write, and let it go on in the middle of what another
+// one does, which then has made two writes.
+func raceFaults() []fault {
+	var list []fault
+	for _, f := range []struct {
+		name string
+		kind harness.FaultKind
+	}{
+		{"race-before", harness.FreezeBefore},
+		{"race-after", harness.FreezeAfter},
+	} {
+		list = append(list, fault{name: f.name, class: classFrozen, run: func(w *world, _ *baseline, n int64) {
+			line := harness.NewFaults(harness.Fault{At: n, Kind: f.kind})
+			w.begin(line)
+			w.operator("second", harness.NewFaults(harness.Fault{At: 2, Kind: harness.ActAfter, Act: func(harness.Write) { line.Thaw() }}))
+			w.arrive() // it may have had less than two writes to make
 			line.Thaw()
 			w.restAgain()
 		}})

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/test/faults"
 	"github.com/agenttask-dev/agenttask/test/harness"
@@ -103,9 +105,36 @@ func undisturbed(t *testing.T, l *lab, p *plan) *baseline {
 		b.note(w)
 	}
 	if t.Failed() || b.end.Phase != v1alpha1.TaskSucceeded {
-		t.Fatalf("an undisturbed run ends as %s:\n%s", b.end.Phase, told(b.writes))
+		t.Fatalf("an undisturbed run ends as %s", b.end.Phase)
+	}
+	if diff := cmp.Diff(p.writes, told(b.writes)); diff != "" {
+		t.Fatalf("an undisturbed run does not write what it must (-want +have):\n%s", diff)
 	}
 	return b
+}
+
+// sameWrite checks that the n-th write was the undisturbed run's, so that the case is the
+// one that its ID names.
+func (w *world) sameWrite(b *baseline, n int64) {
+	if len(w.managers) == 0 {
+		return
+	}
+	if list := w.managers[0].Faults.Writes(); int64(len(list)) < n || brief(list[n-1]) != brief(b.writes[n-1]) {
+		w.problem("write %d is not %s, as in an undisturbed run", n, brief(b.writes[n-1]))
+	}
+}
+
+// brief is a write without what differs from run to run.
+func brief(w harness.Write) string {
+	resource := w.Resource
+	if w.Subresource != "" {
+		resource += "/" + w.Subresource
+	}
+	name := strings.Split(w.Name, "-")
+	if len(name) > 2 { // task-STEP-HASH-ATTEMPT
+		name = []string{name[1], name[len(name)-1]}
+	}
+	return fmt.Sprintf("%s %s %s", w.Verb, resource, strings.Join(name, "/"))
 }
 
 // note reads a write of the undisturbed run.
@@ -134,12 +163,12 @@ func (b *baseline) note(w harness.Write) {
 	}
 }
 
-func told(writes []harness.Write) string {
-	lines := make([]string, 0, len(writes))
-	for _, w := range writes {
-		lines = append(lines, w.String())
+func told(writes []harness.Write) []string {
+	list := make([]string, len(writes))
+	for i, w := range writes {
+		list[i] = brief(w)
 	}
-	return strings.Join(lines, "\n")
+	return list
 }
 
 // run runs one case and returns its history.
@@ -168,14 +197,17 @@ func (l *lab) run(t *testing.T, p *plan, do func(*world)) *faults.History {
 // try runs a case and says what it violates.
 func (l *lab) try(t *testing.T, c tried) []faults.Violation {
 	t.Helper()
-	h := l.run(t, c.base.plan, func(w *world) { c.run(w, c.base, c.n) })
+	h := l.run(t, c.base.plan, func(w *world) {
+		c.run(w, c.base, c.n)
+		w.sameWrite(c.base, c.n)
+	})
 	found := append(faults.Check(h), faults.CheckEnd(h, c.base.end, c.may)...)
 	if len(found) > 0 {
 		lines := make([]string, len(found))
 		for i, v := range found {
 			lines[i] = v.String()
 		}
-		t.Errorf("%s at %s\n%s\nto run it alone: make test-faults CASE='%s'", c.name, c.base.writes[c.n-1], strings.Join(lines, "\n"), c.id())
+		t.Errorf("%s at write %d, %s\n%s\nto run it alone: make test-faults CASE='%s'", c.name, c.n, brief(c.base.writes[c.n-1]), strings.Join(lines, "\n"), c.id())
 	}
 	return found
 }

@@ -5,6 +5,7 @@ package faults_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +22,9 @@ type plan struct {
 	history v1alpha1.JobHistory
 	// programs are what becomes of each step's attempts.
 	programs map[string][]harness.Behaviour
+	// writes are what an undisturbed run writes, in order: the numbers of the cases are
+	// theirs.
+	writes []string
 }
 
 // The steps of every plan, in order. They have mixed effects, hand outputs on, and the
@@ -36,8 +40,40 @@ const (
 // plans are one whose steps all succeed at once and keep their Jobs, and one where a step
 // that may repeat and one that may not each ask for another attempt, and no Job stays.
 var plans = []*plan{
-	{history: v1alpha1.JobHistoryAll, programs: programs()},
-	{name: "again", history: v1alpha1.JobHistoryNone, programs: programs(mark, pay)},
+	{history: v1alpha1.JobHistoryAll, programs: programs(), writes: slices.Concat(
+		repeats("look/1"), repeats("mark/1", patched("look/1")), fenced("pay/1", patched("mark/1")),
+		repeats("gather/1", patched("pay/1"), let("pay/1"), kept("gather/1")), fenced("tell/1", patched("gather/1")),
+		[]string{checkpoint, patched("tell/1"), let("tell/1")},
+	)},
+	{name: "again", history: v1alpha1.JobHistoryNone, programs: programs(mark, pay), writes: slices.Concat(
+		repeats("look/1"), repeats("mark/1", deleted("look/1")), []string{checkpoint, deleted("mark/1")},
+		repeats("mark/2"), fenced("pay/1", deleted("mark/2")), []string{checkpoint, deleted("pay/1"), let("pay/1")},
+		fenced("pay/2"), repeats("gather/1", deleted("pay/2"), let("pay/2"), kept("gather/1")), fenced("tell/1", deleted("gather/1")),
+		[]string{checkpoint, deleted("tell/1"), let("tell/1")},
+	)},
+}
+
+// What an undisturbed run writes: a checkpoint, which holds the result of the attempt
+// before and the intent for the next one; the attempt's Job and pod; and then what is left
+// to do about the attempt before.
+const checkpoint = "update agenttasks/status task"
+
+func patched(attempt string) string { return "patch jobs/status " + attempt }
+func deleted(attempt string) string { return "delete jobs " + attempt }
+func kept(attempt string) string    { return "create configmaps " + attempt }
+
+// let is a pod that is let through the fence, or let go.
+func let(attempt string) string { return "patch pods " + attempt }
+
+// repeats is an attempt of a step that may repeat.
+func repeats(attempt string, then ...string) []string {
+	return append([]string{checkpoint, "create jobs " + attempt, "create pods " + attempt}, then...)
+}
+
+// fenced is an attempt of a step that may not: when its pod is named in a checkpoint it is
+// let through the fence.
+func fenced(attempt string, then ...string) []string {
+	return append(repeats(attempt, then...), checkpoint, let(attempt))
 }
 
 func programs(again ...string) map[string][]harness.Behaviour {

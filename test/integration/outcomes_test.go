@@ -189,7 +189,9 @@ var _ = Describe("An outcome that is not known", func() {
 	)
 
 	It("is known after all when the node reports late", func() {
-		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"pay": {harness.Hang()}}))
+		silent := harness.Hang()
+		silent.Deaf = true
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"pay": {silent}}))
 		w.create(w.make("task").Step("pay").Once().Obj())
 		pod := w.runningPod("task", "pay", 1)
 		Expect(cluster.Outsider().CollectPod(ctx, client.ObjectKeyFromObject(pod))).To(Succeed())
