@@ -218,7 +218,8 @@ func TestFaultMatrix(t *testing.T) {
 	for _, p := range plans {
 		bases = append(bases, undisturbed(t, l, p))
 	}
-	report := newReport(bases)
+	cases := chosen(t, bases)
+	report := newReport(bases, cases)
 	var alone []tried
 	queue := make(chan tried)
 	var pool sync.WaitGroup
@@ -230,7 +231,7 @@ func TestFaultMatrix(t *testing.T) {
 			}
 		})
 	}
-	for _, c := range chosen(t, bases) {
+	for _, c := range cases {
 		if c.class == classRestore {
 			alone = append(alone, c)
 		} else {

@@ -29,7 +29,7 @@ type deed struct {
 	// to is what it is done to.
 	to aim
 	do func(ctx context.Context, w *world, o *harness.Outsider, key client.ObjectKey) error
-	// ends says that a program which runs at the time never reports.
+	// ends says that it is done to a program that runs, which then never reports.
 	ends bool
 	may  []faults.Difference
 }
@@ -128,10 +128,10 @@ func outsiderFaults() []fault {
 	var list []fault
 	for _, d := range deeds {
 		list = append(list, fault{name: d.name, class: classOutsider, may: d.may,
-			strikes: func(b *baseline, n int64) bool { return b.name(d.to, n) != nil },
+			strikes: func(b *baseline, n int64) bool { return b.name(d.to, n) != nil && (!d.ends || b.starts[n] != "") },
 			run:     func(w *world, b *baseline, n int64) { outsider(w, b, n, d, false) },
 		})
-		if d.to == lastJob || d.to == lastPod || d.to == theTask {
+		if !d.ends && d.to != nextJob && d.to != nextPod {
 			list = append(list, fault{name: d.name + "-at-its-end", class: classOutsider, may: d.may,
 				strikes: func(b *baseline, n int64) bool { return b.starts[n] != "" },
 				run:     func(w *world, b *baseline, n int64) { outsider(w, b, n, d, true) },

@@ -31,7 +31,16 @@ type row struct {
 	violations    map[string]int
 }
 
-func newReport(bases []*baseline) *report { return &report{bases: bases, start: time.Now()} }
+// newReport has a row for each fault of the cases, in their order.
+func newReport(bases []*baseline, cases []tried) *report {
+	r := &report{bases: bases, start: time.Now()}
+	for _, c := range cases {
+		r.of(c)
+	}
+	order := []string{classTransport, classFrozen, classNetwork, classWatch, classOutsider, classRestore, classPair}
+	slices.SortStableFunc(r.rows, func(a, b *row) int { return slices.Index(order, a.class) - slices.Index(order, b.class) })
+	return r
+}
 
 // of is the row of a case. The lock is held.
 func (r *report) of(c tried) *row {
@@ -85,8 +94,6 @@ func ids() []string {
 func (r *report) table() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	order := []string{classTransport, classFrozen, classNetwork, classWatch, classOutsider, classRestore, classPair}
-	slices.SortStableFunc(r.rows, func(a, b *row) int { return slices.Index(order, a.class) - slices.Index(order, b.class) })
 	lines := []string{"| fault | cases | failed | " + strings.Join(ids(), " | ") + " |", "|---|---|---|" + strings.Repeat("---|", len(ids()))}
 	total := row{violations: map[string]int{}}
 	for _, row := range r.rows {
