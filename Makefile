@@ -141,6 +141,10 @@ test-faults: ## the fault matrix: every single fault at every write (PAIRS=1: pa
 test-e2e: cluster-up cluster-images ## tests with real containers on a real cluster
 	@$(USE_CLUSTER) && go test -count=1 -timeout 60m ./test/e2e/...
 
+.PHONY: test-soak
+test-soak: cluster-up cluster-images ## 50 tasks of 8 steps, while the operator is killed every 200 to 900 ms
+	@$(USE_CLUSTER) && AGENTTASK_SOAK=50 go test -v -count=1 -timeout 60m ./test/e2e/... -ginkgo.focus "dies all the time"
+
 .PHONY: bench
 bench: ## measure the operator against a bare loop that makes the same writes
 	@assets="$${KUBEBUILDER_ASSETS:-$$($(CLUSTER) build)}" && \
