@@ -56,6 +56,8 @@ type cluster struct {
 	answers map[types.UID][]Problem
 	// sloppy are steps whose program does its work again, whatever its key.
 	sloppy map[string]bool
+	// wrong are decisions that can never be applied.
+	wrong map[types.UID]bool
 	// atRisk are keys whose effect may happen twice, by somebody's will.
 	atRisk map[string]bool
 
@@ -63,11 +65,14 @@ type cluster struct {
 	plan *v1alpha1.AgentTaskSpec
 	// calm is set once nothing goes wrong any more.
 	calm bool
-	// alone says that nobody comes to decide.
-	alone bool
+	// alone says that nobody comes to decide, and stormy that nodes and pods are lost again
+	// and again.
+	alone, stormy bool
 
 	problems []string
 	history  []string
+	// seen counts what a walk has come through.
+	seen map[string]int
 }
 
 // attemptID is what a Job is for.
@@ -83,12 +88,12 @@ func newCluster(d dice) *cluster {
 	c := &cluster{
 		dice: d, now: epoch, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, gone: map[types.UID]*corev1.Pod{},
 		processes: map[types.UID]*process{}, made: map[string]attemptID{}, effects: map[string]int{}, named: map[types.UID]bool{},
-		applied: map[types.UID]bool{}, answers: map[types.UID][]Problem{}, atRisk: map[string]bool{}, sloppy: map[string]bool{},
+		applied: map[types.UID]bool{}, answers: map[types.UID][]Problem{}, atRisk: map[string]bool{}, sloppy: map[string]bool{}, wrong: map[types.UID]bool{}, seen: map[string]int{},
 	}
 	c.task = c.anyTask()
 	c.plan = c.task.Spec.DeepCopy()
 	c.stamp(c.task)
-	c.alone = d.IntN(8) == 0
+	c.alone, c.stormy = d.IntN(8) == 0, d.IntN(3) == 0
 	for range 1 + d.IntN(2) {
 		c.operators = append(c.operators, newOperator(c))
 	}
@@ -117,7 +122,7 @@ func (c *cluster) anyTask() *v1alpha1.AgentTask {
 }
 
 func (c *cluster) anyOfSteps(name string) v1alpha1.Step {
-	step := MakeStep(name).Limit([]int32{0, 1, 3, 9, 20}[c.IntN(5)]).Backoff(time.Second, 4*time.Second).StartTimeout(time.Minute)
+	step := MakeStep(name).Limit([]int32{0, 1, 3, 9, 20}[c.IntN(5)]).Backoff(time.Second, 4*time.Second).StartTimeout([]time.Duration{time.Minute, time.Hour, time.Hour}[c.IntN(3)])
 	if c.IntN(4) == 0 {
 		step.HTTP("POST", "https://api.test/"+name, `{"p":"${params.a}"}`)
 	} else if c.IntN(2) == 0 {
@@ -128,7 +133,7 @@ func (c *cluster) anyOfSteps(name string) v1alpha1.Step {
 	}
 	step.step.Effect = []v1alpha1.Effect{"", v1alpha1.EffectNone, v1alpha1.EffectIdempotent, v1alpha1.EffectOnce, v1alpha1.EffectOnce, v1alpha1.EffectOnce}[c.IntN(6)]
 	if step.step.Effect == v1alpha1.EffectOnce {
-		step.OnUnknown([]v1alpha1.OnUnknown{"", v1alpha1.UnknownPause, v1alpha1.UnknownCheck, v1alpha1.UnknownCheck, v1alpha1.UnknownRetry, v1alpha1.UnknownFail}[c.IntN(6)])
+		step.OnUnknown([]v1alpha1.OnUnknown{"", v1alpha1.UnknownPause, v1alpha1.UnknownCheck, v1alpha1.UnknownCheck, v1alpha1.UnknownCheck, v1alpha1.UnknownRetry, v1alpha1.UnknownRetry, v1alpha1.UnknownFail}[c.IntN(8)])
 	}
 	if step.step.OnUnknown == v1alpha1.UnknownCheck || c.IntN(5) == 0 {
 		step.Check([]v1alpha1.CheckWhen{"", v1alpha1.CheckUnknown, v1alpha1.CheckBefore}[c.IntN(3)])
@@ -345,12 +350,35 @@ func (c *cluster) written(old, now *v1alpha1.AgentTaskStatus) {
 			c.verified(o, n)
 			continue
 		}
+		c.sight(o, n)
 		if n.Attempt > o.Attempt && o.Attempt > 0 {
 			c.licensed(o)
 		}
 		if n.Phase.Done() && !o.Phase.Done() {
 			c.done(n)
 		}
+	}
+}
+
+// sight counts what is rare, so that a test can tell that it was come through at all.
+func (c *cluster) sight(o, n *v1alpha1.StepStatus) {
+	if n.Unknown == nil {
+		return
+	}
+	alive := map[bool]string{true: "dead", false: "alive"}[n.Unknown.PodDead]
+	if o.Unknown == nil {
+		c.seen["unknown, its pod "+alive]++
+	} else if !o.Unknown.PodDead && n.Unknown.PodDead {
+		c.seen["unknown, its pod dies"]++
+	}
+	if o.Phase == v1alpha1.StepUnknown && n.Phase == v1alpha1.StepChecking {
+		c.seen["checked, its pod "+alive]++
+	}
+	if o.Phase == v1alpha1.StepChecking && n.Phase == v1alpha1.StepUnknown {
+		c.seen["not settled by its check, its pod "+alive]++
+	}
+	if retryDecided(n) && !retryDecided(o) {
+		c.seen["to be tried again, its pod "+alive]++
 	}
 }
 

@@ -58,6 +58,12 @@ func (c *cluster) dead(p *process) bool {
 	return pod.Spec.NodeName == "" && pod.DeletionTimestamp != nil
 }
 
+// waits says whether a pod waits at the fence.
+func (c *cluster) waits(p *process) bool {
+	pod := c.pods[p.name]
+	return pod != nil && pod.UID == p.pod && stepexec.Gated(pod)
+}
+
 // nodes lets something happen to one pod, on its node or on its way to one.
 func (c *cluster) nodes() {
 	uids := slices.DeleteFunc(slices.Sorted(maps.Keys(c.processes)), func(uid types.UID) bool {
@@ -65,9 +71,14 @@ func (c *cluster) nodes() {
 		live := c.pods[p.name] != nil && c.pods[p.name].UID == uid
 		return !live && (p.over || c.dead(p))
 	})
-	if len(uids) > 0 {
-		c.node(c.processes[uids[c.IntN(len(uids))]])
+	if len(uids) == 0 {
+		return
 	}
+	p := c.processes[uids[c.IntN(len(uids))]]
+	if p.cutOff { // it is not the only one that gets on
+		p = c.processes[uids[c.IntN(len(uids))]]
+	}
+	c.node(p)
 }
 
 func (c *cluster) node(p *process) {
@@ -126,7 +137,7 @@ func (c *cluster) startNow(p *process) {
 		if other != p && other.step == p.step && other.role == p.role && other.number == p.number && other.starts > 0 {
 			c.problem("attempt %d of step %s is started twice", p.number, p.step)
 		}
-		if other != p && other.step == p.step && other.role == p.role && other.number != p.number && !c.dead(other) && !c.atRisk[p.key] {
+		if other != p && other.step == p.step && other.role == p.role && other.number != p.number && !c.dead(other) && !c.waits(other) && !c.atRisk[p.key] {
 			c.problem("attempt %d of step %s is started while attempt %d may live", p.number, p.step, other.number)
 		}
 	}
@@ -154,6 +165,7 @@ func (c *cluster) endUnstarted(pod *corev1.Pod, reason, message string) {
 func (c *cluster) run(p *process, pod *corev1.Pod) {
 	told := (pod == nil || pod.DeletionTimestamp != nil) && !p.cutOff
 	switch {
+	case p.cutOff && c.stormy && c.IntN(16) > 0: // it takes its time
 	case c.one(10):
 		c.restartContainer(p, pod)
 	case c.IntN(3) == 0 && !c.calm:

@@ -57,7 +57,7 @@ func (c *cluster) outsiders() {
 	name := work.JobName
 	job, pod := c.jobs[name], c.pods[name]
 	if job != nil {
-		switch c.IntN(8) {
+		switch c.IntN(8 + map[bool]int{true: 16}[c.stormy]) {
 		case 0:
 			c.note("  Job %s deleted", name)
 			c.deleteJob(job, c.IntN(2) == 0)
@@ -71,8 +71,12 @@ func (c *cluster) outsiders() {
 	if pod == nil {
 		return
 	}
-	c.note("  pod %s (%s) meddled with", name, pod.UID)
-	switch c.IntN(10) {
+	how := c.IntN(10)
+	if c.stormy {
+		how = []int{2, 2, 5, 0, 4}[c.IntN(5)]
+	}
+	c.note("  pod %s (%s) meddled with: %d", name, pod.UID, how)
+	switch how {
 	case 0, 1:
 		c.deletePod(pod, false)
 	case 2:
@@ -155,7 +159,9 @@ func (c *cluster) judged(record *v1alpha1.StepStatus) v1alpha1.DecisionKind {
 
 // mistake makes a decision one that cannot be applied, at times.
 func (c *cluster) mistake(d *v1alpha1.AgentDecision) {
-	switch c.IntN(16) {
+	how := c.IntN(16)
+	c.wrong[d.UID] = how < 6
+	switch how {
 	case 0:
 		d.Spec.TaskUID = "another"
 	case 1:
@@ -167,6 +173,6 @@ func (c *cluster) mistake(d *v1alpha1.AgentDecision) {
 	case 4:
 		d.Spec.Step = "nobody"
 	case 5:
-		d.Spec.Output = doc1(`1e400`)
+		d.Spec.Output = doc1(`1e400`) // with any decision
 	}
 }

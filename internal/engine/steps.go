@@ -192,11 +192,12 @@ func (d *decider) settleRetrying(a activity) {
 	case a.NextAttemptTime != nil && d.Now.Before(a.NextAttemptTime.Time):
 		d.wakeAt(a.NextAttemptTime.Time)
 	default:
-		if a.main() && a.Attempt == 0 && checkedBefore(a.step) { // what the check said may be old
+		what, ok := d.sameAction(a)
+		switch {
+		case !ok:
+		case a.main() && a.Attempt == 0 && checkedBefore(a.step): // what the check said may be old
 			d.startCheck(a.record)
-			return
-		}
-		if what, ok := d.sameAction(a); ok {
+		default:
 			d.startAttempt(a, what)
 		}
 	}

@@ -59,7 +59,26 @@ func (c *cluster) trouble() {
 		}
 	case 9, 10, 11, 12, 13, 14, 15, 16, 17, 18:
 		c.nodes()
+	case 19, 20:
+		if p := c.running(); c.stormy && p != nil {
+			p.cutOff = !p.cutOff || c.IntN(4) > 0
+			c.outsiders()
+		}
+	case 21, 22:
+		if record := c.record(); c.stormy && record != nil && record.Phase == v1alpha1.StepUnknown {
+			c.people()
+		}
 	}
+}
+
+// running is a program that runs and is not to start twice, or nil.
+func (c *cluster) running() *process {
+	if record := c.record(); record != nil {
+		if p := c.processes[record.PodUID]; p != nil && p.running {
+			return p
+		}
+	}
+	return nil
 }
 
 // settle ends all troubles and takes every edit back, and says whether the task ends, or
@@ -188,6 +207,9 @@ func (c *cluster) audit() {
 	}
 	for _, d := range c.decisions {
 		answers := c.answers[d.UID]
+		if c.wrong[d.UID] && c.applied[d.UID] {
+			c.problem("decision %s was applied, and cannot be: %+v", d.UID, d.Spec)
+		}
 		if len(answers) > 1 {
 			c.problem("decision %s was answered %d times: %v", d.UID, len(answers), answers)
 		}
@@ -232,6 +254,9 @@ func TestRandomWalks(t *testing.T) {
 // count counts what a walk has come to.
 func (c *cluster) count(ends map[string]int) {
 	ends[string(c.task.Status.Phase)]++
+	for what, times := range c.seen {
+		ends[what] += times
+	}
 	for i := range c.task.Status.Steps {
 		r := &c.task.Status.Steps[i]
 		switch {

@@ -56,7 +56,7 @@ func (c tried) id() string {
 func enumerate(list []fault, bases []*baseline) []tried {
 	var cases []tried
 	for i, b := range bases {
-		for n := int64(1); n <= int64(len(b.writes)); n++ {
+		for n := int64(1); n <= int64(len(b.plan.writes)); n++ {
 			for _, f := range list {
 				if (i == 0 || f.everyPlan) && (f.strikes == nil || f.strikes(b, n)) {
 					cases = append(cases, tried{f, b, n})
@@ -265,9 +265,9 @@ var death = map[string]harness.FaultKind{"before": harness.DieBefore, "after": h
 // pairs are crashes of an operator and then of the one that follows it.
 func pairs(b *baseline) []tried {
 	var cases []tried
-	for n := int64(1); n <= int64(len(b.writes)); n++ {
+	for n := int64(1); n <= int64(len(b.plan.writes)); n++ {
 		for _, one := range []string{"before", "after"} {
-			left := int64(len(b.writes)) - n
+			left := int64(len(b.plan.writes)) - n
 			if one == "before" {
 				left++
 			}

@@ -32,6 +32,9 @@ type End struct {
 	Jobs, Pods map[string]string
 	// Strays are Jobs and pods that are no attempt's of the task, by kind.
 	Strays map[string]int
+	// Effects are how often each step's effect happened. What may repeat goes under a key,
+	// and counts once for each.
+	Effects map[string]int
 }
 
 // StepEnd is what a step's record says in the end.
@@ -48,7 +51,7 @@ type StepEnd struct {
 // EndOf reads the end from a history: that of the task that was made last.
 func EndOf(h *History) End {
 	v := viewOf(h)
-	end := End{Conditions: map[string]string{}, Jobs: map[string]string{}, Pods: map[string]string{}, Strays: map[string]int{}}
+	end := End{Conditions: map[string]string{}, Jobs: map[string]string{}, Pods: map[string]string{}, Strays: map[string]int{}, Effects: map[string]int{}}
 	task := v.newest()
 	if task == nil {
 		return end
@@ -63,6 +66,16 @@ func EndOf(h *History) End {
 	}
 	for i := range s.Steps {
 		end.Steps = append(end.Steps, stepEnd(&s.Steps[i]))
+	}
+	counts, keys := v.effects()
+	for a, n := range counts {
+		switch {
+		case a.task != task.UID:
+		case v.fenced(a):
+			end.Effects[a.step] = n
+		default:
+			end.Effects[a.step] = len(keys[a])
+		}
 	}
 	for _, job := range v.jobs {
 		if last := job[len(job)-1]; !last.Deleted {
@@ -148,6 +161,7 @@ func deleting(obj metav1.Object) string {
 // clone is a copy that shares nothing.
 func (e End) clone() End {
 	e.Conditions, e.Jobs, e.Pods, e.Strays = maps.Clone(e.Conditions), maps.Clone(e.Jobs), maps.Clone(e.Pods), maps.Clone(e.Strays)
+	e.Effects = maps.Clone(e.Effects)
 	e.Steps = slices.Clone(e.Steps)
 	return e
 }

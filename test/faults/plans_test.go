@@ -4,6 +4,7 @@
 package faults_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -106,6 +107,9 @@ func (p *plan) task(ns string) *v1alpha1.AgentTask {
 	add(tell, v1alpha1.EffectOnce, `{"count": "${steps.gather.output.count}", "receipt": "${steps.pay.output.receipt}"}`)
 	return task.Obj()
 }
+
+// title names the plan in the report.
+func (p *plan) title() string { return cmp.Or(p.name, "plain") }
 
 // behaviour is what becomes of an attempt's pod.
 func (p *plan) behaviour(step string, attempt int) harness.Behaviour {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,10 @@ type row struct {
 	violations    map[string]int
 }
 
+func newRow(class, fault string) *row {
+	return &row{class: class, fault: fault, violations: map[string]int{}}
+}
+
 // newReport has a row for each fault of the cases, in their order.
 func newReport(bases []*baseline, cases []tried) *report {
 	r := &report{bases: bases, start: time.Now()}
@@ -53,7 +58,7 @@ func (r *report) of(c tried) *row {
 			return row
 		}
 	}
-	r.rows = append(r.rows, &row{class: c.class, fault: name, violations: map[string]int{}})
+	r.rows = append(r.rows, newRow(c.class, name))
 	return r.rows[len(r.rows)-1]
 }
 
@@ -90,26 +95,48 @@ func ids() []string {
 	return append(list, faults.SameEnd.ID)
 }
 
-// table is Markdown.
-func (r *report) table() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lines := []string{"| fault | cases | failed | " + strings.Join(ids(), " | ") + " |", "|---|---|---|" + strings.Repeat("---|", len(ids()))}
-	total := row{violations: map[string]int{}}
-	for _, row := range r.rows {
-		lines = append(lines, row.line(row.class+": "+row.fault))
-		total.cases, total.failed = total.cases+row.cases, total.failed+row.failed
-		for id, n := range row.violations {
-			total.violations[id] += n
-		}
+// add counts another row's cases into this one.
+func (r *row) add(other *row) {
+	r.cases, r.failed = r.cases+other.cases, r.failed+other.failed
+	for id, n := range other.violations {
+		r.violations[id] += n
 	}
-	return strings.Join(append(lines, total.line("all")), "\n") + "\n"
 }
 
-func (r *row) line(name string) string {
-	cells := []string{name, fmt.Sprint(r.cases), fmt.Sprint(r.failed)}
+// text is Markdown: what was run, a table by class of faults, and one by fault.
+func (r *report) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	lines := []string{}
+	for _, b := range r.bases {
+		lines = append(lines, fmt.Sprintf("Plan %s: %d steps, %d writes in an undisturbed run.", b.plan.title(), len(b.end.Steps), len(b.plan.writes)))
+	}
+	head := []string{"", "| fault | cases | failed | " + strings.Join(ids(), " | ") + " |", "|---|---|---|" + strings.Repeat("---|", len(ids()))}
+	total, classes := newRow("", "all"), []*row{}
+	for _, row := range r.rows {
+		if len(classes) == 0 || classes[len(classes)-1].fault != row.class {
+			classes = append(classes, newRow("", row.class))
+		}
+		classes[len(classes)-1].add(row)
+		total.add(row)
+	}
+	for _, list := range [][]*row{append(classes, total), r.rows} {
+		lines = append(lines, head...)
+		for _, row := range list {
+			lines = append(lines, row.line())
+		}
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+func (r *row) line() string {
+	name := r.fault
+	if r.class != "" {
+		name = r.class + ": " + name
+	}
+	cells := []string{name, strconv.Itoa(r.cases), strconv.Itoa(r.failed)}
 	for _, id := range ids() {
-		cells = append(cells, fmt.Sprint(r.violations[id]))
+		cells = append(cells, strconv.Itoa(r.violations[id]))
 	}
 	return "| " + strings.Join(cells, " | ") + " |"
 }
@@ -117,15 +144,8 @@ func (r *row) line(name string) string {
 // write prints the table, and writes it to the file that is asked for.
 func (r *report) write(t *testing.T) {
 	t.Helper()
-	text := r.table()
-	for _, b := range r.bases {
-		name := b.plan.name
-		if name == "" {
-			name = "plain"
-		}
-		fmt.Printf("plan %s: an undisturbed run makes %d writes\n", name, len(b.writes))
-	}
-	fmt.Printf("%s%s\n", text, time.Since(r.start).Round(time.Second))
+	text := r.text()
+	fmt.Printf("%s\n%s\n", text, time.Since(r.start).Round(time.Second))
 	path := os.Getenv(envReport)
 	if path == "" {
 		return

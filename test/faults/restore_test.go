@@ -15,9 +15,9 @@ import (
 // the plan has run to its end. They need a control plane of their own, one after another.
 func restores(b *baseline) []tried {
 	var cases []tried
-	for _, w := range b.writes {
-		if w.Is("update", "agenttasks/status") {
-			cases = append(cases, tried{fault{name: "restore", class: classRestore, run: restore}, b, w.N})
+	for i, write := range b.plan.writes {
+		if write == checkpoint {
+			cases = append(cases, tried{fault{name: "restore", class: classRestore, run: restore}, b, int64(i + 1)})
 		}
 	}
 	return cases
