@@ -67,9 +67,6 @@ func (s *scene) edit(change func(*v1alpha1.AgentTaskSpec)) *scene {
 	return s
 }
 
-// later lets time pass.
-func (s *scene) later(wait time.Duration) *scene { s.now = s.now.Add(wait); return s }
-
 // want compares the records, the actions and the reason of the last record.
 func (s *scene) want(wantRecords, wantActions, wantReason string) *scene {
 	s.t.Helper()
