@@ -131,17 +131,21 @@ func (b *stepBuilder) HTTP(method, url, body string) *stepBuilder {
 	return b
 }
 
-// Check gives the step a check that runs a program.
-func (b *stepBuilder) Check(when v1alpha1.CheckWhen) *stepBuilder {
-	b.step.Check = &v1alpha1.Check{When: when, Run: &v1alpha1.RunAction{Image: "tools:1.4", Command: []string{"look"}}}
-	return b
+func (b *stepBuilder) check() *v1alpha1.Check {
+	if b.step.Check == nil {
+		b.step.Check = &v1alpha1.Check{Run: &v1alpha1.RunAction{Image: "tools:1.4", Command: []string{"look"}}}
+	}
+	return b.step.Check
 }
+
+// Check gives the step a check that runs a program.
+func (b *stepBuilder) Check(when v1alpha1.CheckWhen) *stepBuilder { b.check().When = when; return b }
 
 // Done says by an expression when the effect has happened; output is JSON, or empty.
 func (b *stepBuilder) Done(done, output string) *stepBuilder {
-	b.step.Check.Done = done
+	b.check().Done = done
 	if output != "" {
-		b.step.Check.Output = doc1(output)
+		b.check().Output = doc1(output)
 	}
 	return b
 }

@@ -47,6 +47,8 @@ type cluster struct {
 	processes map[types.UID]*process
 	// made is what each Job's name stands for.
 	made map[string]attemptID
+	// logs holds outputs that are too large for a status, by their sum.
+	logs map[string]json.RawMessage
 	// effects counts what has happened in the world, by key.
 	effects map[string]int
 	// named are pods that a written status has named.
@@ -68,6 +70,8 @@ type cluster struct {
 	// alone says that nobody comes to decide, and stormy that nodes and pods are lost again
 	// and again.
 	alone, stormy bool
+	// rivals says that there were two operators at first.
+	rivals bool
 
 	problems []string
 	history  []string
@@ -88,13 +92,14 @@ func newCluster(d dice) *cluster {
 	c := &cluster{
 		dice: d, now: epoch, jobs: map[string]*batchv1.Job{}, pods: map[string]*corev1.Pod{}, gone: map[types.UID]*corev1.Pod{},
 		processes: map[types.UID]*process{}, made: map[string]attemptID{}, effects: map[string]int{}, named: map[types.UID]bool{},
-		applied: map[types.UID]bool{}, answers: map[types.UID][]Problem{}, atRisk: map[string]bool{}, sloppy: map[string]bool{}, wrong: map[types.UID]bool{}, seen: map[string]int{},
+		applied: map[types.UID]bool{}, answers: map[types.UID][]Problem{}, atRisk: map[string]bool{}, sloppy: map[string]bool{}, wrong: map[types.UID]bool{}, seen: map[string]int{}, logs: map[string]json.RawMessage{},
 	}
 	c.task = c.anyTask()
 	c.plan = c.task.Spec.DeepCopy()
 	c.stamp(c.task)
 	c.alone, c.stormy = d.IntN(8) == 0, d.IntN(3) == 0
-	for range 1 + d.IntN(2) {
+	c.rivals = d.IntN(2) == 0
+	for range 1 + map[bool]int{true: 1}[c.rivals] {
 		c.operators = append(c.operators, newOperator(c))
 	}
 	return c
@@ -123,9 +128,12 @@ func (c *cluster) anyTask() *v1alpha1.AgentTask {
 
 func (c *cluster) anyOfSteps(name string) v1alpha1.Step {
 	step := MakeStep(name).Limit([]int32{0, 1, 3, 9, 20}[c.IntN(5)]).Backoff(time.Second, 4*time.Second).StartTimeout([]time.Duration{time.Minute, time.Hour, time.Hour}[c.IntN(3)])
-	if c.IntN(4) == 0 {
+	switch {
+	case c.IntN(4) == 0:
 		step.HTTP("POST", "https://api.test/"+name, `{"p":"${params.a}"}`)
-	} else if c.IntN(2) == 0 {
+	case name > "a" && c.IntN(3) == 0:
+		step.Input(`{"all":"${steps['` + string(name[0]-1) + `'].output}"}`)
+	case c.IntN(2) == 0:
 		step.Input(`{"p":"${params.a}"}`)
 	}
 	if c.IntN(3) == 0 {

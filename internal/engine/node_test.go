@@ -206,6 +206,10 @@ func (c *cluster) end(p *process, how int) {
 	case 0, 1, 2:
 		c.act(p)
 		end.Reason, result.Outcome, result.Output = "Completed", stepexec.OutcomeSucceeded, c.output(p)
+		if c.task.Spec.Verify == nil && c.one(8) { // it is too large for a status
+			sum := stepexec.SHA256Hex(result.Output)
+			c.logs[sum], result.Output, result.LogOutput = result.Output, nil, &stepexec.LogOutput{SHA256: sum, Bytes: 5000, Lines: 4}
+		}
 	case 3:
 		end.ExitCode, result = 137, nil
 	case 4:

@@ -196,10 +196,57 @@ func (o *operator) observe() (World, bool) {
 		attempt.Job, attempt.Pod = attempt.Job.DeepCopy(), attempt.Pod.DeepCopy()
 	}
 	attempt.Ended, attempt.Held, attempt.Decisions = w.Ended, w.Held, w.Decisions
+	o.keepOutput(&attempt)
 	if o.c.one(15) {
 		attempt.Refusal = &Refusal{Reason: v1alpha1.ReasonUnavailable, Message: "connection refused", Retry: time.Second}
 	}
 	return attempt, true
+}
+
+// keepOutput stores the large output of an attempt that has succeeded.
+func (o *operator) keepOutput(w *World) {
+	pod := w.SeenPod()
+	if pod == nil {
+		return
+	}
+	result := ResultOf(pod)
+	if result == nil || result.LogOutput == nil {
+		return
+	}
+	w.Output = &v1alpha1.OutputRef{URI: "configmap:" + pod.Name, SHA256: result.LogOutput.SHA256, Bytes: 5000}
+	if o.c.one(3) {
+		w.Output = nil
+		if o.c.IntN(2) == 0 {
+			w.OutputProblem = "the pod's log is gone"
+		} else {
+			w.Refusal = &Refusal{Reason: v1alpha1.ReasonUnavailable, Message: "no route to the node", Retry: time.Second}
+		}
+	}
+}
+
+// load reads the outputs that a decision asks for.
+func (o *operator) load(d Decision, outputs map[string]Loaded) map[string]Loaded {
+	if outputs == nil {
+		outputs = map[string]Loaded{}
+	}
+	for _, name := range d.Load {
+		var ref *v1alpha1.OutputRef
+		if current := CurrentOf(o.task); current != nil && current.Step == name {
+			ref = o.world.Output
+		} else {
+			ref = o.task.Status.Steps[slices.IndexFunc(o.task.Status.Steps, func(r v1alpha1.StepStatus) bool { return r.Name == name })].OutputRef
+		}
+		switch {
+		case ref == nil || o.c.logs[ref.SHA256] == nil:
+			o.c.problem("the output of step %s is asked for, and there is none", name)
+			outputs[name] = Loaded{Problem: "none"}
+		case o.c.one(4):
+			outputs[name] = Loaded{Unavailable: "connection refused"}
+		default:
+			outputs[name] = Loaded{Output: o.c.logs[ref.SHA256]}
+		}
+	}
+	return outputs
 }
 
 func (o *operator) owned(job *batchv1.Job) bool {
@@ -256,6 +303,11 @@ func (o *operator) decide() {
 		before = copyInput(in)
 	}
 	d := Decide(in)
+	for len(d.Load) > 0 {
+		in.Outputs = o.load(d, in.Outputs)
+		before.Outputs = in.Outputs
+		d = Decide(in)
+	}
 	for _, p := range broken(before, in, d) {
 		c.problem("%s", p)
 	}
@@ -449,15 +501,17 @@ func (o *operator) makePod(job *batchv1.Job, a Action) {
 	}
 }
 
-// onePodOf checks that no other pod of an action lives when one is made. Of two operators
+// onePodOf checks that no other pod of an action lives when one is made; a check may be
+// begun anew while an older one, which does no harm, is about to end. Of two operators
 // one may be paused, and make a pod late: it is of no harm to a step that may run twice, and
 // waits at the fence with any other.
 func (c *cluster) onePodOf(a *stepexec.Attempt) {
-	if len(c.operators) > 1 {
+	if c.rivals {
 		return
 	}
+	base, _ := stepexec.SplitJobName(a.Record.JobName)
 	for name, pod := range c.pods {
-		if id := c.made[name]; id.step == a.Step && id.role == a.Role && name != a.Record.JobName && VerdictOf(pod) == nil && !neverGotNode(pod) && !c.strange(pod) {
+		if other, _ := stepexec.SplitJobName(name); other == base && name != a.Record.JobName && VerdictOf(pod) == nil && !neverGotNode(pod) && !c.strange(pod) {
 			c.problem("%s is made while pod %s may still run", a.Record.JobName, name)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
@@ -181,19 +182,25 @@ func TestSizeOfTheCheckpointIsBounded(t *testing.T) {
 }
 
 func TestEstimateOfASizeIsNotBelowIt(t *testing.T) {
-	full := v1alpha1.StepStatus{Name: "a-step-whose-name-is-as-long-as-may-be-x", SpecHash: "0123456789abcdef"}
-	full.ActionStatus = v1alpha1.ActionStatus{
-		Phase: v1alpha1.StepCancelled, Attempt: 101,
+	text := func(n int) string { return strings.Repeat("x", n) }
+	full := v1alpha1.ActionStatus{
+		Phase: v1alpha1.StepCancelled, Attempt: 101, JobUID: types.UID(text(36)), PodUID: types.UID(text(36)),
 		StartTime: metav1.NewTime(epoch), AttemptTime: new(metav1.NewTime(epoch)), FirstFailureTime: new(metav1.NewTime(epoch)),
 		CompletionTime: new(metav1.NewTime(epoch)), NextAttemptTime: new(metav1.NewMicroTime(epoch)),
 		Reason: v1alpha1.ReasonCommandNotFound, OutputRef: &v1alpha1.OutputRef{Bytes: v1alpha1.MaxOutput},
 	}
-	text := func(n int) string { return strings.Repeat("x", n) }
 	full.IdempotencyKey, full.ActionHash, full.JobName = text(169), text(71), text(63)
 	full.OutputRef.SHA256, full.OutputRef.URI = text(64), "configmap:"+text(63)
+	step := v1alpha1.StepStatus{Name: "a-step-whose-name-is-as-long-as-may-be-x", SpecHash: "0123456789abcdef", Effect: v1alpha1.EffectIdempotent, ActionStatus: full}
+	for _, role := range []v1alpha1.Role{v1alpha1.RoleCheck, v1alpha1.RoleObserve, v1alpha1.RoleAgain, v1alpha1.RoleObserveAgain} {
+		step.Actions = append(step.Actions, v1alpha1.RoleStatus{Role: role, ActionStatus: full})
+	}
+	step.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(epoch), Attempt: 101, Reason: text(64), Message: text(1024), PodDead: true}
+	step.Decision = &v1alpha1.AppliedDecision{Name: text(253), UID: types.UID(text(36)), Decision: v1alpha1.DecisionComplete, Attempt: 101,
+		DecidedBy: text(256), Reason: text(1024), Time: metav1.NewTime(epoch)}
 	status := &v1alpha1.AgentTaskStatus{}
 	for range 500 {
-		status.Steps = append(status.Steps, full)
+		status.Steps = append(status.Steps, step)
 	}
 	doc, err := json.Marshal(status)
 	if estimate := statusSize(status); err != nil || len(doc) > estimate {

@@ -21,14 +21,17 @@ import (
 // Attempt is what a simulated program is told.
 type Attempt struct {
 	Step, Key string
-	Number    int32
-	Input     json.RawMessage
+	// Role is what the program is for its step.
+	Role   v1alpha1.Role
+	Number int32
+	Input  json.RawMessage
 }
 
 // Simulation runs a whole plan without a cluster: Jobs and pods are values, and time
 // passes only where the task waits.
 type Simulation struct {
-	// Program is what each attempt does. Nil: every program succeeds with output null.
+	// Program is what each attempt does. Nil: every program succeeds with output null, and
+	// each check says that the effect has not happened.
 	Program func(Attempt) stepexec.Result
 	// OnDecision, if set, sees the task before each decision, and the decision. It may
 	// change the task's spec, as a user would.
@@ -136,8 +139,13 @@ func (w *simulated) run(pod *corev1.Pod) {
 	attempt := w.attempts[pod.Name]
 	pod.Spec.SchedulingGates = nil
 	result := stepexec.Result{Outcome: stepexec.OutcomeSucceeded}
-	if w.program != nil {
-		result = w.program(Attempt{Step: attempt.Step, Key: attempt.Record.IdempotencyKey, Number: attempt.Record.Attempt, Input: attempt.Input})
+	switch {
+	case w.program != nil:
+		result = w.program(Attempt{
+			Step: attempt.Step, Key: attempt.Record.IdempotencyKey, Role: attempt.Role, Number: attempt.Record.Attempt, Input: attempt.Input,
+		})
+	case attempt.Role == v1alpha1.RoleCheck:
+		result.Output = json.RawMessage(`{"done":false}`)
 	}
 	result.Version = stepexec.ResultVersion
 	message, err := json.Marshal(result)

@@ -44,13 +44,16 @@ func restSize(task *v1alpha1.AgentTask) int {
 // statusSize is about how many bytes of JSON a status has, a little more rather than
 // less: what varies is counted, and the rest of a record estimated.
 func statusSize(status *v1alpha1.AgentTaskStatus) int {
-	const perStep, perDecision, base = 200, 250, 16 << 10
+	const perStep, perUnknown, perDecision, base = 200, 200, 250, 16 << 10
 	size := base
 	for i := range status.Steps {
 		r := &status.Steps[i]
 		size += perStep + 2*len(r.Name)
 		for _, action := range actionsOf(r) {
 			size += actionSize(action)
+		}
+		if r.Unknown != nil {
+			size += perUnknown + jsonSize(r.Unknown.Message)
 		}
 		if r.Decision != nil {
 			size += perDecision + len(r.Decision.Name) + jsonSize(r.Decision.DecidedBy) + jsonSize(r.Decision.Reason)

@@ -81,10 +81,9 @@ func (c *cluster) running() *process {
 	return nil
 }
 
-// settle ends all troubles and takes every edit back, and says whether the task ends, or
+// settle, once it is calm, takes every edit back, and says whether the task ends, or
 // waits for a person as it should.
 func (c *cluster) settle() bool {
-	c.calm = true
 	c.task.Spec.Suspend, c.task.Spec.Params = false, c.plan.Params
 	steps := c.plan.DeepCopy().Steps
 	for i := range c.task.Status.Steps { // a step that started after an edit stays edited
@@ -182,6 +181,7 @@ func (c *cluster) goWell() {
 // quiet says whether the task comes to rest where nothing happens and no time passes.
 func (c *cluster) quiet() bool {
 	c.calm = true
+	c.operators = c.operators[:1] // there is one leader in the end
 	still := 0
 	for range 150 {
 		version := c.version
@@ -214,7 +214,9 @@ func (c *cluster) audit() {
 			c.problem("decision %s was answered %d times: %v", d.UID, len(answers), answers)
 		}
 		for _, a := range answers {
-			if (a.Reason == v1alpha1.ReasonApplied) != c.applied[d.UID] {
+			// Of two operators one may refuse it, and one that has not heard of that apply it later.
+			told := a.Reason == v1alpha1.ReasonApplied
+			if told && !c.applied[d.UID] || !told && c.applied[d.UID] && !c.rivals {
 				c.problem("decision %s was applied: %v, and was told %s: %s", d.UID, c.applied[d.UID], a.Reason, a.Message)
 			}
 		}
@@ -222,7 +224,7 @@ func (c *cluster) audit() {
 }
 
 func TestRandomWalks(t *testing.T) {
-	walks := 2000
+	walks := 1000
 	if testing.Short() {
 		walks = 150
 	}
@@ -242,13 +244,18 @@ func TestRandomWalks(t *testing.T) {
 		}
 		c.count(ends)
 	}
-	for _, what := range []string{"Succeeded", "Failed", "Cancelled", "Waiting", "Unknown",
-		"by CheckedDone", "by Reused", "by Decided", "Skipped", "once, at the second attempt or later", "NotIdempotent"} {
+	if testing.Short() {
+		return
+	}
+	for _, what := range []string{
+		"Succeeded", "Failed", "Cancelled", "Waiting", "Unknown", "Skipped", "NotIdempotent", "by CheckedDone", "by Reused", "by Decided",
+		"once, at the second attempt or later", "unknown, its pod alive", "unknown, its pod dead", "unknown, its pod dies", "checked, its pod alive", "checked, its pod dead",
+		"not settled by its check, its pod alive", "not settled by its check, its pod dead", "to be tried again, its pod alive",
+	} {
 		if ends[what] == 0 {
 			t.Errorf("in %d walks nothing is %s; they do not show much: %v", walks, what, ends)
 		}
 	}
-	t.Log(ends)
 }
 
 // count counts what a walk has come to.

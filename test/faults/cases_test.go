@@ -69,7 +69,7 @@ func enumerate(list []fault, bases []*baseline) []tried {
 
 // singles are all faults that strike once.
 func singles() []fault {
-	return slices.Concat(transportFaults(), frozenFaults(), raceFaults(), networkFaults(), watchFaults(), outsiderFaults())
+	return slices.Concat(transportFaults(), frozenFaults(), raceFaults(), replayFaults(), networkFaults(), watchFaults(), outsiderFaults())
 }
 
 // transportFaults are what can become of one write between the operator and the API
@@ -137,7 +137,7 @@ func raceFaults() []fault {
 		{"race-before", harness.FreezeBefore},
 		{"race-after", harness.FreezeAfter},
 	} {
-		list = append(list, fault{name: f.name, class: classFrozen, run: func(w *world, _ *baseline, n int64) {
+		list = append(list, fault{name: f.name, class: classFrozen, everyPlan: true, run: func(w *world, _ *baseline, n int64) {
 			line := harness.NewFaults(harness.Fault{At: n, Kind: f.kind})
 			w.begin(line)
 			w.operator("second", harness.NewFaults(harness.Fault{At: 2, Kind: harness.ActAfter, Act: func(harness.Write) { line.Thaw() }}))
@@ -206,7 +206,7 @@ func watchFaults() []fault {
 			listening(w, n, func(events *harness.Watches) { events.Drop(kind, 1) }, nil)
 		})
 	}
-	add("old-view", oldView)
+	list = append(list, fault{name: "old-view", class: classWatch, everyPlan: true, run: func(w *world, _ *baseline, n int64) { oldView(w, n) }})
 	return list
 }
 

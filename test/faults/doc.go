@@ -17,6 +17,14 @@
 //	I8 Settles           a terminal or waiting state within a bound after faults stop, then no more writes
 //	I9 SameEnd           the end state equals the undisturbed run's, UIDs and times apart
 //
-// Where to look: history.go is what the predicates read, invariants.go lists them; the
-// cases stand in cases_test.go, how one is run in run_test.go.
+// By default a spread of the cases is run, the same every time. AGENTTASK_FAULTS_ALL=1 runs
+// all single faults, AGENTTASK_FAULTS_PAIRS=1 all pairs of crashes, AGENTTASK_FAULT_CASE=ID
+// one case (or those whose ID a regular expression matches); AGENTTASK_FAULTS_REPORT names
+// a file for the table, AGENTTASK_FAULTS_WORKERS says how many cases run at once.
+//
+// Where to look: history.go is what the predicates read, invariants.go lists them,
+// expect.go says what a fault may rightly cost. In the tests, plans_test.go has what is
+// run, cases_test.go, outsiders_test.go and restore_test.go what disturbs it,
+// world_test.go and matrix_test.go how, and broken_test.go the operators that must be
+// found out.
 package faults

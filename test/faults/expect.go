@@ -4,6 +4,8 @@
 package faults
 
 import (
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
 	"github.com/agenttask-dev/agenttask/test/harness"
@@ -29,13 +31,15 @@ type Difference struct {
 // The differences.
 var (
 	PodGone = Difference{"PodGone", "the pod that was deleted is gone", func(t *toll) {
-		if goneAt(t.pod()) != 0 {
+		if !t.lives(t.pods) {
 			delete(t.want.Pods, t.name())
 		}
 	}}
 	JobGone = Difference{"JobGone", "the Job that was deleted is gone, and its pod with it", func(t *toll) {
-		delete(t.want.Jobs, t.name())
-		delete(t.want.Pods, t.name())
+		if !t.lives(t.jobs) {
+			delete(t.want.Jobs, t.name())
+			delete(t.want.Pods, t.name())
+		}
 	}}
 	// NextAttempt is of steps that may repeat; and of a step that may not, where its pod had
 	// no node, so that its program provably never ran.
@@ -64,6 +68,12 @@ var (
 			t.oneMore()
 		}
 	}}
+	// Replayed is of steps that may repeat: at the fence, the operator removes it.
+	Replayed = Difference{"Replayed", "the pod of an attempt that had been deleted was made once more by an operator that knew no better, and ran under the same key", func(t *toll) {
+		if len(t.podsOf(t.a)) > 1 && !t.fenced(t.a) && t.lives(t.pods) {
+			t.want.Pods[t.name()] = "Succeeded"
+		}
+	}}
 	// SecondPod is of steps without a fence: at the fence, the operator removes it.
 	SecondPod = Difference{"SecondPod", "a second pod that somebody made under a Job without a fence is left to them", func(t *toll) {
 		if !t.fenced(t.a) {
@@ -83,6 +93,16 @@ type toll struct {
 }
 
 func (t *toll) name() string { return attemptName(t.a.step, t.a.number) }
+
+// lives says whether one of some objects still stands under the attempt's name.
+func (t *toll) lives(objects map[types.UID][]harness.Revision) bool {
+	for _, list := range objects {
+		if last := list[len(list)-1]; last.Object().GetName() == t.jobName(t.a) && !last.Deleted {
+			return true
+		}
+	}
+	return false
+}
 
 // pod is that of the attempt that was touched, under the attempt's own name. It has no
 // revisions where none was made.

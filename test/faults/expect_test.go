@@ -65,6 +65,13 @@ func TestWhatAFaultMayCost(t *testing.T) {
 	}
 	neverRan := change(without(without(attemptOf(pay, 1), "schedule pay-1"), "run pay-1"), "end pay-1", deleting)
 	all := []Difference{PodGone, NextAttempt, Decided}
+	replay := func(step string) func(*story) {
+		return func(s *story) {
+			s.makePod(step+"-1", step)
+			s.pods[step+"-1"].UID += "-again"
+			s.endPod(step+"-1", stepexec.Result{Outcome: stepexec.OutcomeSucceeded})
+		}
+	}
 	for name, c := range map[string]struct {
 		moves []move
 		step  string
@@ -86,6 +93,8 @@ func TestWhatAFaultMayCost(t *testing.T) {
 		"a second pod of a step without a fence":        {after(tidy(), "pod tell-1", func(s *story) { s.makeTwin("tell-1") }), tell, []Difference{SecondPod}, true},
 		"a second pod that stays at the fence":          {after(tidy(), "pod pay-1", func(s *story) { s.makeTwin("pay-1") }), pay, []Difference{SecondPod}, false},
 		"a second pod, but of another step than that":   {after(tidy(), "pod tell-1", func(s *story) { s.makeTwin("tell-1") }), pay, []Difference{SecondPod}, false},
+		"a pod that was made once more":                 {after(retold(tell, gone(tell)), "finish", replay(tell)), tell, append(all, Replayed), true},
+		"a fenced pod that was made once more":          {after(change(retold(pay, neverRan), "let go", letGo("pay-2")), "finish", replay(pay)), pay, append(all, Replayed), false},
 		"an attempt, but its Job was not given its end": {without(retold(tell, gone(tell)), "finish tell-1"), tell, all, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -308,7 +308,8 @@ func (w *world) decide() {
 				w.problem("deciding: %w", err)
 			}
 		}
-		w.rest()
+		w.until(func(h *harness.History) string { return unseen(h, d.UID) })
+		w.restAgain()
 	}
 }
 
@@ -328,6 +329,14 @@ func (w *world) afterwards() {
 	for _, f := range list {
 		f()
 	}
+}
+
+// unseen says that an object is not in a history yet.
+func unseen(h *harness.History, uid types.UID) string {
+	if slices.ContainsFunc(h.Revisions, func(r harness.Revision) bool { return r.Object().GetUID() == uid }) {
+		return ""
+	}
+	return string(uid) + " has not been seen"
 }
 
 // happened says whether the program of a pod had its effect.
