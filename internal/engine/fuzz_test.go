@@ -5,6 +5,7 @@ package engine
 
 import (
 	"encoding/json"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/agenttask-dev/agenttask/api/v1alpha1"
 	"github.com/agenttask-dev/agenttask/internal/stepexec"
@@ -51,8 +53,11 @@ func anyDuration(t *tape) *metav1.Duration {
 
 func anyStep(t *tape) v1alpha1.Step {
 	step := MakeStep(pick(t, "a", "b", "c", "")).Obj()
-	if t.IntN(8) == 0 {
+	switch t.IntN(8) {
+	case 0:
 		step.Run = nil
+	case 1, 2:
+		step.Run, step.HTTP = nil, anyRequest(t)
 	}
 	if t.yes() {
 		step.Input = doc1(pick(t, `null`, `"${params.a}"`, `"${steps.a.output}"`, `"${steps['b'].output.x}"`, `"${"`, `"${steps}"`, `{"a":"${1/0}"}`))
@@ -62,27 +67,67 @@ func anyStep(t *tape) v1alpha1.Step {
 		step.Retry.Backoff = &v1alpha1.Backoff{Base: anyDuration(t), Cap: anyDuration(t)}
 	}
 	step.Timeout, step.StartTimeout = anyDuration(t), anyDuration(t)
+	step.Effect = pick(t, "", v1alpha1.EffectNone, v1alpha1.EffectIdempotent, v1alpha1.EffectOnce, v1alpha1.EffectOnce, "Odd")
+	step.OnUnknown = pick(t, "", v1alpha1.UnknownPause, v1alpha1.UnknownCheck, v1alpha1.UnknownRetry, v1alpha1.UnknownFail, "Odd")
+	step.IdempotencyKey = pick(t, "", "", "key", "key-${params.a}", "${steps.a.output}", "${")
+	if t.yes() {
+		step.Check = &v1alpha1.Check{When: pick(t, "", v1alpha1.CheckBefore, "Odd"), Done: pick(t, "", "${result.done}", "${result}", "x"), Timeout: anyDuration(t)}
+		step.Check.Run, step.Check.HTTP = pick(t, nil, &v1alpha1.RunAction{Command: []string{"look"}}), pick(t, nil, anyRequest(t))
+		step.Check.Input, step.Check.Output = pick(t, nil, doc1(`"${key}"`), doc1(`[`)), pick(t, nil, doc1(`"${result.x}"`), doc1(``))
+	}
 	return step
 }
 
-func anyRecord(t *tape) v1alpha1.StepStatus {
-	r := v1alpha1.StepStatus{Name: pick(t, "a", "b", "c", "nobody", ""), SpecHash: pick(t, "", "0123456789abcdef"), ActionStatus: v1alpha1.ActionStatus{
-		Phase:   pick(t, v1alpha1.StepRunning, v1alpha1.StepRetrying, v1alpha1.StepStopping, v1alpha1.StepSucceeded, v1alpha1.StepFailed, v1alpha1.StepCancelled, "", "Odd"),
-		Attempt: pick[int32](t, 0, 1, 2, -7, 1<<31-1, -1<<31),
-		JobName: pick(t, "", "job", "x"), IdempotencyKey: pick(t, "", "key"),
+func anyRequest(t *tape) *v1alpha1.HTTPAction {
+	h := &v1alpha1.HTTPAction{Method: pick(t, "POST", "GET", ""), URL: pick(t, "https://api.test/${params.a}", "https://api.test/?${key}", "", "${"), Timeout: anyDuration(t)}
+	h.Body = pick(t, nil, doc1(`{"a":"${steps.a.output}"}`), doc1(`{`))
+	h.Headers = pick(t, nil, []v1alpha1.HTTPHeader{{Name: "A", Value: "${key}"}, {Name: "B", SecretKeyRef: &corev1.SecretKeySelector{}}}, []v1alpha1.HTTPHeader{{}})
+	h.TLS, h.KeyHeader = pick(t, nil, &v1alpha1.HTTPTLS{}, &v1alpha1.HTTPTLS{CA: &v1alpha1.CASource{}}), pick(t, nil, &v1alpha1.KeyHeader{})
+	return h
+}
+
+func anyAction(t *tape) v1alpha1.ActionStatus {
+	a := v1alpha1.ActionStatus{
+		Phase: pick(t, v1alpha1.StepRunning, v1alpha1.StepRetrying, v1alpha1.StepStopping, v1alpha1.StepChecking, v1alpha1.StepVerifying, v1alpha1.StepUnknown,
+			v1alpha1.StepSucceeded, v1alpha1.StepSkipped, v1alpha1.StepFailed, v1alpha1.StepCancelled, "", "Odd"),
+		Attempt: pick[int32](t, 0, 1, 2, 3, -7, 1<<31-1, -1<<31),
+		JobName: pick(t, "", "job", "x"), IdempotencyKey: pick(t, "", "key"), ActionHash: pick(t, "", "sha256:00"), PodUID: pick[types.UID](t, "", "pod", "other"),
 		StartTime: metav1.NewTime(anyTime(t)), AttemptTime: anyTimePtr(t), FirstFailureTime: anyTimePtr(t), CompletionTime: anyTimePtr(t),
-		Reason: pick(t, "", v1alpha1.ReasonCancelled, v1alpha1.ReasonDeadlineExceeded, v1alpha1.ReasonRefused, v1alpha1.ReasonImageUnavailable, "Odd"),
-	}}
+		Reason: pick(t, "", v1alpha1.ReasonCancelled, v1alpha1.ReasonDeadlineExceeded, v1alpha1.ReasonRefused, v1alpha1.ReasonImageUnavailable, v1alpha1.ReasonOutputLost, "Odd"),
+	}
 	if t.yes() {
-		r.NextAttemptTime = new(metav1.NewMicroTime(anyTime(t)))
+		a.NextAttemptTime = new(metav1.NewMicroTime(anyTime(t)))
 	}
 	switch t.IntN(4) {
 	case 0:
-		r.Output = doc1(pick(t, `null`, `{"x":1}`, `[`, ``))
+		a.Output = doc1(pick(t, `null`, `{"x":1}`, `[`, ``))
 	case 1:
-		r.OutputRef = &v1alpha1.OutputRef{URI: "configmap:x"}
+		a.OutputRef = &v1alpha1.OutputRef{URI: "configmap:x"}
+	}
+	return a
+}
+
+func anyRecord(t *tape) v1alpha1.StepStatus {
+	r := v1alpha1.StepStatus{Name: pick(t, "a", "b", "c", "nobody", ""), SpecHash: pick(t, "", "0123456789abcdef"), ActionStatus: anyAction(t)}
+	r.Effect = pick(t, "", v1alpha1.EffectOnce, v1alpha1.EffectOnce, "Odd")
+	for range t.IntN(3) {
+		r.Actions = append(r.Actions, v1alpha1.RoleStatus{
+			Role: pick(t, v1alpha1.RoleCheck, v1alpha1.RoleObserve, v1alpha1.RoleAgain, v1alpha1.RoleObserveAgain, v1alpha1.RoleMain, "odd"), ActionStatus: anyAction(t)})
+	}
+	if t.yes() {
+		r.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(anyTime(t)), Attempt: pick[int32](t, 0, 1, -7), PodDead: t.yes()}
+	}
+	if t.IntN(4) == 0 {
+		r.Decision = &v1alpha1.AppliedDecision{UID: "d1", Attempt: pick[int32](t, 0, 1, -7), Decision: pick(t, v1alpha1.DecisionRetry, v1alpha1.DecisionSkip, "Odd")}
 	}
 	return r
+}
+
+func anyDecision(t *tape) *v1alpha1.AgentDecision {
+	d := &v1alpha1.AgentDecision{ObjectMeta: metav1.ObjectMeta{UID: pick[types.UID](t, "d1", "d2", ""), Generation: pick[int64](t, 1, 0, 2), CreationTimestamp: metav1.NewTime(anyTime(t))}}
+	d.Spec = v1alpha1.AgentDecisionSpec{TaskUID: pick(t, string(MakeTask().Obj().UID), ""), Step: pick(t, "a", "b", ""), Attempt: pick[int32](t, 0, 1, 2, -7), ActionHash: pick(t, "", "sha256:00"),
+		Decision: pick(t, v1alpha1.DecisionRetry, v1alpha1.DecisionComplete, v1alpha1.DecisionSkip, v1alpha1.DecisionAbort, "Odd"), Output: pick(t, nil, doc1(`1`), doc1(`[`))}
+	return d
 }
 
 func anyPod(t *tape) *corev1.Pod {
@@ -108,9 +153,15 @@ func anyPod(t *tape) *corev1.Pod {
 	if t.yes() {
 		b.Disrupted(pick(t, "", "DeletionByPodGC", "DeletionByTaintManager", "PreemptionByScheduler"))
 	}
-	if t.yes() {
+	switch t.IntN(8) {
+	case 0, 1:
 		b.Deleting()
+	case 2:
+		b.Forced()
+	case 3:
+		b.Gated()
 	}
+	b.UID(pick[types.UID](t, "pod", "other")).Node(pick(t, "", "n1"))
 	return b.Obj()
 }
 
@@ -156,12 +207,39 @@ func anyInput(t *tape) Input {
 	if job := anyJob(t); job != nil {
 		w.Ended = append(w.Ended, job)
 	}
+	for range t.IntN(3) {
+		if pod := anyPod(t); pod != nil {
+			w.Held = append(w.Held, pod)
+		}
+		w.Decisions = append(w.Decisions, anyDecision(t))
+	}
+	w.LastPodFinal, w.Unguarded = t.yes(), pick(t, "", "missing")
 	draw := float64(t.IntN(256)) / 256
 	in := Input{Task: task, World: w, Now: anyTime(t), Rand: func() float64 { return draw }}
 	if t.yes() {
 		in.Outputs = map[string]Loaded{"a": {Output: json.RawMessage(`1`)}, "b": {Problem: "gone"}, "c": {}, "": {}, "nobody": {}}
 	}
 	return in
+}
+
+// decideAnything decides upon an input of any shape, and says which invariants break.
+func decideAnything(luck *tape) (Input, problems) {
+	in := anyInput(luck)
+	before := copyInput(in)
+	return before, brokenAlways(before, in, Decide(in))
+}
+
+func TestDecideTakesAnything(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 3000 {
+		bytes := make([]byte, 600)
+		for i := range bytes {
+			bytes[i] = byte(random.IntN(256))
+		}
+		if in, problems := decideAnything(&tape{bytes}); len(problems) > 0 {
+			t.Fatalf("invariants: %v\ninput: %+v", problems, in)
+		}
+	}
 }
 
 // FuzzDecide reads its bytes as luck: either as that of a whole cluster, whose statuses
@@ -186,10 +264,8 @@ func FuzzDecide(f *testing.F) {
 			}
 			return
 		}
-		in := anyInput(luck)
-		before := copyInput(in)
-		for _, p := range brokenAlways(before, in, Decide(in)) {
-			t.Errorf("invariant: %s\ninput: %+v", p, before)
+		if in, problems := decideAnything(luck); len(problems) > 0 {
+			t.Errorf("invariants: %v\ninput: %+v", problems, in)
 		}
 	})
 }

@@ -95,7 +95,7 @@ var _ = Describe("idempotencyKey", func() {
 
 	It("that was used takes a large output too, by its reference", func() {
 		large := strings.Repeat("x", 5000)
-		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"pay": {harness.SucceedLarge(map[string]any{"text": large})}}))
+		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"pay": {harness.SucceedLarge(map[string]any{"text": large})}, "tell": {harness.Succeed("told")}}))
 		w.create(w.make("task").Step("pay").Key("refund-7").Step("again").Key("refund-7").Step("tell").Input(`"${steps.again.output.text}"`).Obj())
 		task := w.reaches("task", v1alpha1.TaskSucceeded)
 		Expect(record(task, "again").OutputRef).To(And(Not(BeNil()), Equal(record(task, "pay").OutputRef)))

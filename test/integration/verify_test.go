@@ -239,7 +239,9 @@ var _ = Describe("spec.verify of a task that exists", func() {
 		change(&changed.Spec)
 		Expect(cluster.Client.Update(ctx, changed)).To(MatchError(ContainSubstring("verify is immutable; create another AgentTask")))
 	},
-		Entry("added", false, func(s *v1alpha1.AgentTaskSpec) { s.Verify = harness.MakeTask("", "").Verify("observe").Obj().Spec.Verify }),
+		Entry("added", false, func(s *v1alpha1.AgentTaskSpec) {
+			s.Verify = harness.MakeTask("", "").Verify("observe").Obj().Spec.Verify
+		}),
 		Entry("taken away", true, func(s *v1alpha1.AgentTaskSpec) { s.Verify = nil }),
 		Entry("changed", true, func(s *v1alpha1.AgentTaskSpec) { s.Verify.Observe.Run.Command = []string{"other"} }),
 	)
