@@ -73,14 +73,14 @@ func anyStep(t *tape) v1alpha1.Step {
 	if t.yes() {
 		step.Check = &v1alpha1.Check{When: pick(t, "", v1alpha1.CheckBefore, "Odd"), Done: pick(t, "", "${result.done}", "${result}", "x"), Timeout: anyDuration(t)}
 		step.Check.Run, step.Check.HTTP = pick(t, nil, &v1alpha1.RunAction{Command: []string{"look"}}), pick(t, nil, anyRequest(t))
-		step.Check.Input, step.Check.Output = pick(t, nil, doc1(`"${key}"`), doc1(`[`)), pick(t, nil, doc1(`"${result.x}"`), doc1(``))
+		step.Check.Input, step.Check.Output = pick(t, nil, doc1(`"${key}"`), doc1(`"${"`)), pick(t, nil, doc1(`"${result.x}"`), doc1(`"${"`))
 	}
 	return step
 }
 
 func anyRequest(t *tape) *v1alpha1.HTTPAction {
 	h := &v1alpha1.HTTPAction{Method: pick(t, "POST", "GET", ""), URL: pick(t, "https://api.test/${params.a}", "https://api.test/?${key}", "", "${"), Timeout: anyDuration(t)}
-	h.Body = pick(t, nil, doc1(`{"a":"${steps.a.output}"}`), doc1(`{`))
+	h.Body = pick(t, nil, doc1(`{"a":"${steps.a.output}"}`), doc1(`null`))
 	h.Headers = pick(t, nil, []v1alpha1.HTTPHeader{{Name: "A", Value: "${key}"}, {Name: "B", SecretKeyRef: &corev1.SecretKeySelector{}}}, []v1alpha1.HTTPHeader{{}})
 	h.TLS, h.KeyHeader = pick(t, nil, &v1alpha1.HTTPTLS{}, &v1alpha1.HTTPTLS{CA: &v1alpha1.CASource{}}), pick(t, nil, &v1alpha1.KeyHeader{})
 	return h

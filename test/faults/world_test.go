@@ -26,7 +26,10 @@ import (
 const (
 	bound = 20 * time.Second
 	quiet = 300 * time.Millisecond
-	poll  = 5 * time.Millisecond
+	// drained is how long operators ask for nothing once all that they knew from before has
+	// come to its end: on two busy cores they may stand still for longer than quiet.
+	drained = 1500 * time.Millisecond
+	poll    = 5 * time.Millisecond
 )
 
 // recheck is how often operators look for themselves in cases that keep events from them.
@@ -219,7 +222,7 @@ func (w *world) silence() {
 			since, seen = now, n
 		}
 		switch {
-		case now.Sub(since) > quiet:
+		case now.Sub(since) > drained:
 			return
 		case now.After(end):
 			w.problem("the operators do not stop asking")
