@@ -98,6 +98,17 @@ func (t *Task) Steps(names ...string) *Task {
 	return t
 }
 
+// Request adds a step that sends a request.
+func (t *Task) Request(name, method, url string) *Task {
+	t.task.Spec.Steps = append(t.task.Spec.Steps, v1alpha1.Step{Name: name, HTTP: &v1alpha1.HTTPAction{Method: method, URL: url}})
+	return t
+}
+
+// HTTP changes the step's request.
+func (t *Task) HTTP(change func(*v1alpha1.HTTPAction)) *Task {
+	return t.Last(func(s *v1alpha1.Step) { change(s.HTTP) })
+}
+
 // Last changes the last step in a way for which there is no method.
 func (t *Task) Last(change func(*v1alpha1.Step)) *Task {
 	change(&t.task.Spec.Steps[len(t.task.Spec.Steps)-1])

@@ -339,6 +339,36 @@ var _ = Describe("A step that must not start twice and has not started", func() 
 		w.expectNothingHeld()
 	})
 
+	It("waits for the gates of others, which it leaves alone", func() {
+		w := newWorld(nil)
+		gated := corev1.PodTemplateSpec{Spec: corev1.PodSpec{SchedulingGates: []corev1.PodSchedulingGate{{Name: "example.com/queue"}}}}
+		w.create(w.make("task").PodTemplate(gated).Step("pay").Once().Obj())
+		pod := w.pod("task", "pay", 1, func(g Gomega, pod *corev1.Pod) {
+			g.Expect(pod.Spec.SchedulingGates).To(ConsistOf(HaveField("Name", "example.com/queue")))
+		})
+		Consistently(func() []harness.ContainerStart { return w.startsOf("pay") }).Should(BeEmpty())
+		edit(w.ns, pod.Name, pod, func(pod *corev1.Pod) { pod.Spec.SchedulingGates = nil })
+		expectStartedOnce(w, w.reaches("task", v1alpha1.TaskSucceeded))
+		w.expectNothingHeld()
+	})
+
+	It("does not take a pod without the fence for its own, and asks a person what that did", func() {
+		w := emptyWorld(nil)
+		const writeOfJob = 2
+		w.operator(w.actAt(writeOfJob, func(key client.ObjectKey) error { return o().SecondPod(ctx, key, key.Name) }))
+		w.create(w.make("task").Step("pay").Once().Obj())
+		Expect(w.waitsFor("task", v1alpha1.ReasonNameConflict)).To(And(ContainSubstring("without the fence"), ContainSubstring("look whether it did what the step does, then delete it to go on")))
+		Expect(kstatus(w.get("task"))).To(Equal("Failed"), "a person must act")
+		stranger := w.pod("task", "pay", 1, nil)
+		Expect(cluster.Client.Delete(ctx, stranger)).To(Succeed())
+		w.waitGone(stranger)
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Description = "look again" })
+		task := w.reaches("task", v1alpha1.TaskSucceeded)
+		Expect(attempts(task)).To(Equal(map[string]int32{"pay": 1}))
+		expectStartedOnce(w, task)
+		w.expectNothingHeld()
+	})
+
 	It("is tried again when its Job is suspended", func() {
 		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"pay": {harness.NoNode(), harness.Succeed("paid")}}))
 		w.create(w.make("task").Step("pay").Once().RetryFast(1).Obj())

@@ -255,6 +255,19 @@ var _ = Describe("An unknown outcome that waits", func() {
 		expectUnknownEnd(w.reaches("task", v1alpha1.TaskFailed), v1alpha1.StepFailed, v1alpha1.ReasonDeadlineExceeded)
 	})
 
+	It("is still shown where the plan is changed under it, and can be decided when that is taken back", func() {
+		w := newWorld(lostOnce())
+		w.create(w.make("task").Step("pay").Once().Step("tell").Obj())
+		w.reaches("task", v1alpha1.TaskUnknown)
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Steps[0].OnUnknown = v1alpha1.UnknownRetry })
+		Expect(w.waitsFor("task", v1alpha1.ReasonPlanChanged)).To(ContainSubstring("step pay has started and was changed"))
+		Expect(unknownMessage(w.get("task"))).To(ContainSubstring("may have taken effect"))
+		Consistently(func() []harness.ContainerStart { return w.startsOf("pay") }).Should(HaveLen(1))
+		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Steps[0].OnUnknown = "" })
+		w.decision(w.reaches("task", v1alpha1.TaskUnknown), v1alpha1.DecisionSkip, nil)
+		w.reaches("task", v1alpha1.TaskSucceeded)
+	})
+
 	It("with a pod that may still act lets go of it when the task is cancelled", func() {
 		w, pod := givenUp(asItIs)
 		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })

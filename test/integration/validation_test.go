@@ -46,6 +46,23 @@ func alsoWith(more string) string {
 	return "{steps: [{name: one, run: {image: x, command: [x]}}], " + more + "}"
 }
 
+// request is a spec with one step that sends a request, of which more is said.
+func request(more string) string {
+	fields := map[string]any{"method": "POST", "url": "https://x"}
+	Expect(yaml.Unmarshal([]byte("{"+more+"}"), &fields)).To(Succeed())
+	doc, err := yaml.Marshal(map[string]any{"steps": []any{map[string]any{"name": "one", "http": fields}}})
+	Expect(err).NotTo(HaveOccurred())
+	return string(doc)
+}
+
+func manyHeaders(n int) string {
+	headers := make([]string, n)
+	for i := range headers {
+		headers[i] = fmt.Sprintf("{name: X-%d, value: x}", i)
+	}
+	return strings.Join(headers, ", ")
+}
+
 func manySteps(n int) string {
 	names := make([]string, n)
 	for i := range names {
@@ -119,6 +136,68 @@ var _ = Describe("A manifest", func() {
 		Entry("a restarting step container", alsoWith("podTemplate: {spec: {containers: [{name: step, restartPolicy: Always}]}}"), "spec.podTemplate", "must not set restartPolicy"),
 	)
 
+	DescribeTable("whose steps do things that do not go together is refused with what is wrong and how to mend it",
+		func(spec string, messages ...string) {
+			err := refusedCreate(spec)
+			Expect(err).To(HaveOccurred())
+			for _, message := range messages {
+				Expect(err.Error()).To(ContainSubstring(message))
+			}
+		},
+		Entry("a program and a request", step("http: {method: GET, url: 'https://x'}"), "spec.steps[0]", "a step needs exactly one action: give run with image and command, or http with method and url"),
+		Entry("onUnknown without effect Once", step("onUnknown: Pause"), "spec.steps[0]", "onUnknown is for effect Once"),
+		Entry("onUnknown with effect Idempotent", step("effect: Idempotent, onUnknown: Retry"), "onUnknown is for effect Once"),
+		Entry("an unknown onUnknown", step("effect: Once, onUnknown: Guess"), "spec.steps[0].onUnknown", `supported values: "Pause", "Check", "Retry", "Fail"`),
+		Entry("onUnknown: Check without a check", step("effect: Once, onUnknown: Check"), "onUnknown: Check needs a check"),
+		Entry("a check that would never run", step("effect: Once, check: {run: {image: x, command: [x]}}"), "this check would never run; set onUnknown: Check (with effect Once), or check.when: Before"),
+		Entry("a check without an action", step("check: {when: Before}"), "spec.steps[0].check", "a check needs exactly one action"),
+		Entry("a check with two", step("check: {when: Before, run: {image: x, command: [x]}, http: {method: GET, url: 'https://x'}}"), "a check needs exactly one action"),
+		Entry("an unknown time of a check", step("check: {when: After, run: {image: x, command: [x]}}"), "spec.steps[0].check.when", `supported values: "Unknown", "Before"`),
+		Entry("a check's timeout of zero", step("check: {when: Before, timeout: 0s, run: {image: x, command: [x]}}"), "spec.steps[0].check.timeout", "leave it out for the default of 1m"),
+		Entry("an expression as a check's image", step("check: {when: Before, run: {image: '${params.x}', command: [x]}}"), "spec.steps[0].check.run.image", "can never choose what runs"),
+		Entry("an empty idempotencyKey", step("idempotencyKey: ''"), "spec.steps[0].idempotencyKey", "at least 1 chars long"),
+		Entry("an idempotencyKey of more than 1024 characters", step("idempotencyKey: "+strings.Repeat("a", 1025)), "spec.steps[0].idempotencyKey", "Too long"),
+		Entry("verify without a mode", alsoWith("verify: {observe: {run: {image: x, command: [x]}}}"), "spec.verify.mode: Required value"),
+		Entry("an unknown mode of verify", alsoWith("verify: {mode: RunThrice, observe: {run: {image: x, command: [x]}}}"), "spec.verify.mode", `supported values: "RunTwice"`),
+		Entry("verify without an observer", alsoWith("verify: {mode: RunTwice}"), "spec.verify.observe: Required value"),
+		Entry("an observer that does nothing", alsoWith("verify: {mode: RunTwice, observe: {input: {}}}"), "spec.verify.observe", "observe needs exactly one action"),
+	)
+
+	DescribeTable("with a request that is wrong is refused with what is wrong and how to mend it",
+		func(spec string, messages ...string) {
+			err := refusedCreate(spec)
+			Expect(err).To(HaveOccurred())
+			for _, message := range messages {
+				Expect(err.Error()).To(ContainSubstring(message))
+			}
+		},
+		Entry("no method", "steps: [{name: one, http: {url: 'https://x'}}]", "spec.steps[0].http.method: Required value"),
+		Entry("an unknown method", "steps: [{name: one, http: {method: post, url: 'https://x'}}]", "spec.steps[0].http.method", `supported values: "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"`),
+		Entry("no url", "steps: [{name: one, http: {method: GET}}]", "spec.steps[0].http.url: Required value"),
+		Entry("a url of another scheme", request("url: 'ftp://x'"), "spec.steps[0].http.url", "url must begin with http:// or https://"),
+		Entry("a url whose scheme is an expression", request("url: '${params.url}'"), "url must begin with http:// or https://; what follows may hold expressions"),
+		Entry("a url of more than 4096 characters", request("url: 'https://"+strings.Repeat("a", 4096)+"'"), "spec.steps[0].http.url", "Too long"),
+		Entry("a header's name with a space", request("headers: [{name: 'X Order', value: x}]"), "spec.steps[0].http.headers[0].name", "should match"),
+		Entry("a header's name with a colon", request("headers: [{name: 'X-Order:', value: x}]"), "spec.steps[0].http.headers[0].name", "should match"),
+		Entry("a header's name with a line break", request(`headers: [{name: "X\r\nY", value: x}]`), "spec.steps[0].http.headers[0].name", "should match"),
+		Entry("a header without a value", request("headers: [{name: X-Order}]"), "spec.steps[0].http.headers[0]", "a header needs a value or a secretKeyRef, and not both"),
+		Entry("a header with two", request("headers: [{name: X-Order, value: x, secretKeyRef: {name: s, key: k}}]"), "a header needs a value or a secretKeyRef, and not both"),
+		Entry("a header twice", request("headers: [{name: X-Order, value: x}, {name: X-Order, value: y}]"), "spec.steps[0].http.headers[1]: Duplicate value"),
+		Entry("a header from a Secret without a key", request("headers: [{name: X-Order, secretKeyRef: {name: s}}]"), "spec.steps[0].http.headers[0].secretKeyRef.key: Required value"),
+		Entry("33 headers", request("headers: ["+manyHeaders(33)+"]"), "spec.steps[0].http.headers: Too many: 33"),
+		Entry("a success code below 200", request("successCodes: [199]"), "spec.steps[0].http.successCodes[0]", "greater than or equal to 200"),
+		Entry("a success code twice", request("successCodes: [201, 201]"), "spec.steps[0].http.successCodes[1]: Duplicate value"),
+		Entry("a timeout of zero", request("timeout: 0s"), "spec.steps[0].http.timeout", "leave it out for the default of 30s"),
+		Entry("a key header that is none", request("keyHeader: {name: 'Idempotency Key'}"), "spec.steps[0].http.keyHeader.name", "should match"),
+		Entry("an unknown format of the key", request("keyHeader: {format: Base64}"), "spec.steps[0].http.keyHeader.format", `supported values: "Quoted", "Bare"`),
+		Entry("an unknown output", request("output: Headers"), "spec.steps[0].http.output", `supported values: "Body", "Response"`),
+		Entry("outputHeaders of a body", request("outputHeaders: [Location]"), "spec.steps[0].http", "outputHeaders needs output: Response"),
+		Entry("a bundle of certificates from nowhere", request("tls: {ca: {}}"), "spec.steps[0].http.tls.ca", "ca needs a configMapKeyRef or a secretKeyRef, and not both"),
+		Entry("a bundle from two places", request("tls: {ca: {configMapKeyRef: {name: c, key: k}, secretKeyRef: {name: s, key: k}}}"), "ca needs a configMapKeyRef or a secretKeyRef, and not both"),
+		Entry("an unknown field", request("retries: 3"), `unknown field "spec.steps[0].http.retries"`),
+		Entry("a check's url of another scheme", step("check: {when: Before, http: {method: GET, url: 'file:///etc'}}"), "spec.steps[0].check.http.url", "url must begin with http:// or https://"),
+	)
+
 	DescribeTable("that is right is taken",
 		func(spec string) { Expect(refusedCreate(spec)).To(Succeed()) },
 		Entry("500 steps", manySteps(500)),
@@ -128,6 +207,15 @@ var _ = Describe("A manifest", func() {
 		Entry("a base without a cap", step("retry: {backoff: {base: 2h}}")),
 		Entry("a template with a sidecar and volumes", alsoWith("podTemplate: {metadata: {labels: {a: b}}, spec: {serviceAccountName: x, volumes: [{name: v, emptyDir: {}}], "+
 			"initContainers: [{name: proxy, image: x, restartPolicy: Always}]}}")),
+		Entry("a step that must not start twice, with all that belongs to it", step("effect: Once, idempotencyKey: 'pay-${params.order}', onUnknown: Check, check: {when: Before, timeout: 5s, "+
+			"run: {image: x, command: [x]}, input: {key: '${key}'}, done: '${result.ok}', output: '${result}'}")),
+		Entry("each onUnknown", "steps: [{name: a, effect: Once, onUnknown: Pause, run: {image: x, command: [x]}}, {name: b, effect: Once, onUnknown: Retry, run: {image: x, command: [x]}}, "+
+			"{name: c, effect: Once, onUnknown: Fail, run: {image: x, command: [x]}}]"),
+		Entry("a check before a step of another effect", step("effect: None, check: {when: Before, http: {method: GET, url: 'http://x'}}")),
+		Entry("a request with everything", request("url: 'https://x/${urlEncode(params.order)}', method: PATCH, headers: [{name: A, value: '${key}'}, {name: B, secretKeyRef: {name: s, key: k, optional: true}}], "+
+			"body: [1, null, '${params.order}'], successCodes: [200, 404, 599], timeout: 500ms, keyHeader: {name: X-Request-Id, format: Bare}, output: Response, outputHeaders: [Location], "+
+			"tls: {ca: {configMapKeyRef: {name: c, key: ca.crt}}}")),
+		Entry("a plan that is verified", alsoWith("verify: {mode: RunTwice, observe: {http: {method: GET, url: 'https://x?key=${urlEncode(key)}'}}}")),
 		Entry("a template without a spec", alsoWith("podTemplate: {metadata: {labels: {a: b}}}")),
 		Entry("everything at once", `{description: x, runID: a.b-1, params: {a: 1}, suspend: true, cancel: false, onFailure: Stop, activeDeadlineSeconds: 1,
 			ttlSecondsAfterFinished: 0, jobHistory: None, steps: [{name: one, effect: None, run: {image: x, command: [x], args: ["${not.an.expression}"], workingDir: /,
