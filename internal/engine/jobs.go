@@ -50,6 +50,9 @@ func (d *decider) superseded(jobName string) bool {
 	return false
 }
 
+// maxChecked is of how many attempts of a step the checks' Jobs are known by their names.
+const maxChecked = 200
+
 // oldCheck says whether Jobs of this name are of a check of an earlier attempt, or of any
 // attempt of a step that has ended.
 func (d *decider) oldCheck(record *v1alpha1.StepStatus, base string) bool {
@@ -57,7 +60,7 @@ func (d *decider) oldCheck(record *v1alpha1.StepStatus, base string) bool {
 	if record.Phase.Finished() {
 		over++
 	}
-	for attempt := range over {
+	for attempt := max(over-maxChecked, 0); attempt < over; attempt++ {
 		for _, podDead := range []bool{false, true} {
 			name := stepexec.JobName(d.Task.Name, d.Task.UID, record.Name, jobRole(v1alpha1.RoleCheck, attempt, podDead), 1)
 			if own, _ := stepexec.SplitJobName(name); own == base {
