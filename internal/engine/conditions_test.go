@@ -86,6 +86,54 @@ func TestConditionsOfEachState(t *testing.T) {
 	}
 }
 
+func TestConditionsWhileAnOutcomeIsUnknown(t *testing.T) {
+	const settled, open = " Stalled=F(NotStalled) Suspended=F(NotSuspended)", " OutcomeUnknown=T(OutcomeUnknown)"
+	alive := func() *podBuilder { return bound().Running().Forced() }
+	tests := map[string]struct {
+		scene func(*testing.T) *scene
+		want  string
+	}{
+		"it waits for a person": {paused,
+			"Unknown Failed: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=F(OutcomeUnknown) Stalled=T(OutcomeUnknown) Suspended=F(NotSuspended)" + open},
+		"it waits for its pod's end": {func(t *testing.T) *scene { return play(t, pay().OnUnknown(v1alpha1.UnknownRetry)).through().pod(alive()) },
+			"Unknown Failed: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=F(OutcomeUnknown) Stalled=T(OutcomeUnknown) Suspended=F(NotSuspended)" + open},
+		"the plan settles it": {func(t *testing.T) *scene { return play(t, pay().OnUnknown(v1alpha1.UnknownFail)).through().pod(killed()) },
+			"Unknown InProgress: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=T(OutcomeUnknown)" + settled + open},
+		"its check settles it": {func(t *testing.T) *scene {
+			return play(t, pay().OnUnknown(v1alpha1.UnknownCheck).Check("")).through().pod(killed()).see(World{})
+		}, "Running InProgress: Ready=F(StepChecking) Succeeded=U(StepChecking) Reconciling=T(StepChecking)" + settled + open},
+		"it is tried again": {func(t *testing.T) *scene {
+			return play(t, pay().OnUnknown(v1alpha1.UnknownRetry)).through().pod(killed()).see(World{})
+		}, "Waiting InProgress: Ready=F(StepRetrying) Succeeded=U(StepRetrying) Reconciling=T(StepRetrying)" + settled + open},
+		"somebody decided to try it again": {func(t *testing.T) *scene { return paused(t).decide(v1alpha1.DecisionRetry).see(World{}) },
+			"Waiting InProgress: Ready=F(StepRetrying) Succeeded=U(StepRetrying) Reconciling=T(StepRetrying)" + settled + known},
+		"its task ended": {func(t *testing.T) *scene { return paused(t).edit(cancel).see(World{}) },
+			"Cancelled Failed: Ready=F(Cancelled) Succeeded=F(Cancelled) Reconciling=F(Finished) Stalled=T(Cancelled) Suspended=F(NotSuspended)" + open},
+		"its step was skipped": {func(t *testing.T) *scene { return paused(t).decide(v1alpha1.DecisionSkip).see(World{}) },
+			"Succeeded Current: Ready=T(Completed) Succeeded=T(Completed) Reconciling=F(Finished)" + settled + known},
+		"a step is checked before it starts": {func(t *testing.T) *scene { return checked(t, pay()) },
+			"Running InProgress: Ready=F(StepChecking) Succeeded=U(StepChecking) Reconciling=T(StepChecking)" + settled + known},
+		"a step is tested": {func(t *testing.T) *scene {
+			task := verifying(MakeStep("a"))
+			s := &scene{t: t, task: task, now: epoch}
+			s.see(World{})
+			return s.pod(MakePod().Succeeded("1"))
+		}, "Running InProgress: Ready=F(StepVerifying) Succeeded=U(StepVerifying) Reconciling=T(StepVerifying)" + settled + known},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := tt.scene(t)
+			if diff := cmp.Diff(tt.want, line(s.task, &s.task.Status)); diff != "" {
+				t.Errorf("status (-want +got):\n%s", diff)
+			}
+		})
+	}
+	s := paused(t).decide(v1alpha1.DecisionSkip).see(World{})
+	if ready := condition(&s.task.Status, v1alpha1.ConditionReady); ready.Message != "0 steps succeeded and 1 were skipped by decision" || s.task.Status.Progress != "1/1" {
+		t.Errorf("Ready: %s, progress %s", ready.Message, s.task.Status.Progress)
+	}
+}
+
 func TestWhatPeopleRead(t *testing.T) {
 	task := MakeTask("plan", "gather", "draft").Obj()
 	var seen []string

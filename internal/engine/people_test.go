@@ -165,7 +165,7 @@ func (c *cluster) mistake(d *v1alpha1.AgentDecision) {
 	case 0:
 		d.Spec.TaskUID = "another"
 	case 1:
-		d.Spec.Attempt++
+		d.Spec.Attempt += 99
 	case 2:
 		d.Spec.ActionHash = "sha256:another"
 	case 3:

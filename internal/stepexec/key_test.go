@@ -154,3 +154,39 @@ func FuzzKey(f *testing.F) {
 		}
 	})
 }
+
+func TestKeysOfTheRolesOfAStepDiffer(t *testing.T) {
+	seen := map[string]v1alpha1.Role{}
+	for _, role := range []v1alpha1.Role{v1alpha1.RoleMain, v1alpha1.RoleCheck, v1alpha1.RoleObserve, v1alpha1.RoleAgain, v1alpha1.RoleObserveAgain} {
+		run := RunActionOf("refund", role, &v1alpha1.RunAction{Command: []string{"refund"}}, []byte("{}"))
+		http := HTTPActionOf("refund", role, "GET", "https://api.test/", nil)
+		for _, hash := range []string{run.Hash(), http.Hash(), run.Key("r"), http.Key("r")} {
+			if other, ok := seen[hash]; ok {
+				t.Errorf("%s is of %s and of %s", hash, role, other)
+			}
+			seen[hash] = role
+		}
+	}
+}
+
+func TestSpecHashOfAnUpgradedStep(t *testing.T) {
+	plain := v1alpha1.Step{Name: "a", Run: &v1alpha1.RunAction{Image: "i", Command: []string{"c"}}}
+	spelled := *plain.DeepCopy()
+	spelled.Effect, spelled.OnUnknown, spelled.Run.Output = v1alpha1.EffectIdempotent, v1alpha1.UnknownPause, v1alpha1.OutputFile
+	if SpecHash(&plain) != SpecHash(&spelled) {
+		t.Error("a step whose defaults are spelled out looks changed")
+	}
+	for name, change := range map[string]func(*v1alpha1.Step){
+		"effect":         func(s *v1alpha1.Step) { s.Effect = v1alpha1.EffectOnce },
+		"onUnknown":      func(s *v1alpha1.Step) { s.OnUnknown = v1alpha1.UnknownRetry },
+		"idempotencyKey": func(s *v1alpha1.Step) { s.IdempotencyKey = "k" },
+		"check":          func(s *v1alpha1.Step) { s.Check = &v1alpha1.Check{} },
+		"http":           func(s *v1alpha1.Step) { s.Run, s.HTTP = nil, &v1alpha1.HTTPAction{} },
+	} {
+		changed := *plain.DeepCopy()
+		change(&changed)
+		if SpecHash(&changed) == SpecHash(&plain) {
+			t.Errorf("another %s is not noticed", name)
+		}
+	}
+}

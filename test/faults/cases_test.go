@@ -104,24 +104,37 @@ func transportFaults() []fault {
 }
 
 // frozenFaults stop an operator at a write, as a virtual machine is paused, let another one
-// do all that is left, and then let the first go on as if nothing had been.
+// do all that is left, and then let the first go on as if nothing had been. Or its write,
+// or the answer, is lost, and it is stopped as it looks what has become of it.
 func frozenFaults() []fault {
 	var list []fault
 	for _, f := range []struct {
-		name string
-		kind harness.FaultKind
+		name  string
+		kinds []harness.FaultKind
 	}{
-		{"freeze-before", harness.FreezeBefore},
-		{"freeze-after", harness.FreezeAfter},
+		{"freeze-before", []harness.FaultKind{harness.FreezeBefore}},
+		{"freeze-after", []harness.FaultKind{harness.FreezeAfter}},
+		{"lose-and-freeze-before", []harness.FaultKind{harness.ActBefore, harness.ResetBefore}},
+		{"lose-and-freeze-after", []harness.FaultKind{harness.ActAfter, harness.ResetAfter}},
 	} {
 		list = append(list, fault{name: f.name, class: classFrozen, everyPlan: true, run: func(w *world, _ *baseline, n int64) {
-			line := harness.NewFaults(harness.Fault{At: n, Kind: f.kind})
+			var line *harness.Faults
+			line = harness.NewFaults(strikes(n, f.kinds, func() { line.Freeze() })...)
 			w.begin(line)
 			w.operator("second", nil)
 			w.rest()
 			line.Thaw()
 			w.restAgain()
 		}})
+	}
+	return list
+}
+
+// strikes are several faults of one write, of which some act.
+func strikes(n int64, kinds []harness.FaultKind, act func()) []harness.Fault {
+	list := make([]harness.Fault, len(kinds))
+	for i, kind := range kinds {
+		list[i] = harness.Fault{At: n, Kind: kind, Act: func(harness.Write) { act() }}
 	}
 	return list
 }
@@ -162,11 +175,7 @@ func networkFaults() []fault {
 	} {
 		list = append(list, fault{name: f.name, class: classNetwork, run: func(w *world, _ *baseline, n int64) {
 			var line *harness.Faults
-			struck := make([]harness.Fault, len(f.kinds))
-			for i := range struck {
-				struck[i] = harness.Fault{At: n, Kind: f.kinds[i], Act: func(harness.Write) { line.Cut() }}
-			}
-			line = harness.NewFaults(struck...)
+			line = harness.NewFaults(strikes(n, f.kinds, func() { line.Cut() })...)
 			first := w.operator("first", line, elected)
 			w.create()
 			w.struck(line)
