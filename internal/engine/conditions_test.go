@@ -95,9 +95,13 @@ func TestConditionsWhileAnOutcomeIsUnknown(t *testing.T) {
 	}{
 		"it waits for a person": {paused,
 			"Unknown Failed: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=F(OutcomeUnknown) Stalled=T(OutcomeUnknown) Suspended=F(NotSuspended)" + open},
-		"it waits for its pod's end": {func(t *testing.T) *scene { return play(t, pay().OnUnknown(v1alpha1.UnknownRetry)).through().pod(alive()) },
+		"it waits for its pod's end": {func(t *testing.T) *scene {
+			return play(t, pay().OnUnknown(v1alpha1.UnknownRetry)).through().pod(alive())
+		},
 			"Unknown Failed: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=F(OutcomeUnknown) Stalled=T(OutcomeUnknown) Suspended=F(NotSuspended)" + open},
-		"the plan settles it": {func(t *testing.T) *scene { return play(t, pay().OnUnknown(v1alpha1.UnknownFail)).through().pod(killed()) },
+		"the plan settles it": {func(t *testing.T) *scene {
+			return play(t, pay().OnUnknown(v1alpha1.UnknownFail)).through().pod(killed())
+		},
 			"Unknown InProgress: Ready=F(OutcomeUnknown) Succeeded=U(OutcomeUnknown) Reconciling=T(OutcomeUnknown)" + settled + open},
 		"its check settles it": {func(t *testing.T) *scene {
 			return play(t, pay().OnUnknown(v1alpha1.UnknownCheck).Check("")).through().pod(killed()).see(World{})
