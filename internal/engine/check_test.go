@@ -336,3 +336,12 @@ func TestJobsOfChecks(t *testing.T) {
 		})
 	}
 }
+
+func TestSuspendWhileACheckWaitsForItsNextAttempt(t *testing.T) {
+	s := checked(t, pay().Limit(3)).edit(suspend).checkPod(MakePod().Result(75, again)).want("pay:Checking/0", "FinishJob", "")
+	s.later(time.Hour).see(World{}).want("pay:Checking/0", "", "")
+	if s.task.Status.Phase != v1alpha1.TaskSuspended || s.last.RequeueAfter != 0 {
+		t.Errorf("%s, again after %s", s.task.Status.Phase, s.last.RequeueAfter)
+	}
+	s.edit(func(spec *v1alpha1.AgentTaskSpec) { spec.Suspend = false }).see(World{}).want("pay:Checking/0", "MakeJob", "")
+}

@@ -470,3 +470,115 @@ func reasonsOf(events []Event) []string {
 	}
 	return out
 }
+
+// awayOutput is a success whose output cannot be kept just now.
+func (s *scene) awayOutput() *scene {
+	s.t.Helper()
+	return s.see(World{Job: jobOf(s.task), Pod: named(bound(), s.record().JobName).Result(0, announced()).Obj(),
+		Refusal: &Refusal{Reason: v1alpha1.ReasonUnavailable, Message: "no route to the node", Retry: 4 * time.Second}})
+}
+
+// That a program has succeeded is known though its output cannot be kept just now.
+func TestASuccessWhoseOutputCannotBeKeptJustNow(t *testing.T) {
+	t.Run("it waits", func(t *testing.T) {
+		s := play(t, pay()).through().awayOutput().want("pay:Running/1", "", v1alpha1.ReasonUnavailable)
+		if s.last.RequeueAfter != 4*time.Second || s.record().Unknown != nil {
+			t.Errorf("again after %s, unknown %v", s.last.RequeueAfter, s.record().Unknown)
+		}
+	})
+	t.Run("the task is cancelled meanwhile: that it has happened is known", func(t *testing.T) {
+		s := play(t, pay()).through().edit(cancel).pod(bound().Running()).want("pay:Stopping/1", "StopPod", v1alpha1.ReasonCancelled)
+		s.awayOutput().want("pay:Cancelled/1", "FinishJob", v1alpha1.ReasonCancelled)
+		if r := s.record(); r.Unknown != nil || !strings.Contains(r.Message, "it succeeded all the same, and its output could not be kept: no route to the node") {
+			t.Errorf("unknown %v: %s", r.Unknown, r.Message)
+		}
+	})
+	late := func(t *testing.T) *scene {
+		return play(t, pay().OnUnknown(v1alpha1.UnknownRetry)).through().pod(bound().Running().Forced())
+	}
+	t.Run("it came in late: nothing is tried again", func(t *testing.T) {
+		s := late(t).awayOutput().want("pay:Unknown/1", "", v1alpha1.ReasonNodeLost)
+		if s.last.RequeueAfter != 4*time.Second {
+			t.Errorf("again after %s", s.last.RequeueAfter)
+		}
+	})
+	t.Run("it came in late, and the task is cancelled", func(t *testing.T) {
+		s := late(t).edit(cancel).awayOutput().want("pay:Cancelled/1", "FinishJob", v1alpha1.ReasonCancelled)
+		if s.record().Unknown != nil {
+			t.Errorf("unknown %v", s.record().Unknown)
+		}
+	})
+	t.Run("it came in late, and somebody decides", func(t *testing.T) {
+		late(t).decide(v1alpha1.DecisionComplete).awayOutput().want("pay:Succeeded/1", "FinishJob AnswerDecision", v1alpha1.ReasonDecided)
+	})
+}
+
+// What an attempt's end leads to is the plan's matter, so it waits for the plan that
+// started it; what the program itself has said does not.
+func TestEndOfAnAttemptOfAPlanThatChanged(t *testing.T) {
+	failed := stepexec.Result{Outcome: stepexec.OutcomeFailed, Reason: v1alpha1.ReasonExitCode, Message: "exit code 3"}
+	change := func(spec *v1alpha1.AgentTaskSpec) {
+		spec.Steps[0].Retry = &v1alpha1.RetryPolicy{Limit: new(int32(0))}
+	}
+	tests := map[string]struct {
+		step *stepBuilder
+		pod  *podBuilder
+		want string
+	}{
+		"it succeeded":                       {pay(), bound().Succeeded("1"), "pay:Succeeded/1"},
+		"it failed for good":                 {pay(), bound().Result(3, failed), "pay:Failed/1"},
+		"it left no word":                    {pay(), killed(), "pay:Unknown/1"},
+		"it asks for another attempt":        {pay(), bound().Result(75, again), "pay:Running/1"},
+		"it may run twice, and left no word": {MakeStep("pay"), killed(), "pay:Running/1"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := play(t, tt.step)
+			if tt.step.step.Effect == v1alpha1.EffectOnce {
+				s.through()
+			}
+			s.pod(bound().Running()).edit(change).pod(tt.pod)
+			if got := records(&s.task.Status); got != tt.want {
+				t.Errorf("%s, want %s", got, tt.want)
+			}
+			if got := reasonOfStalled(s.task.Status); got != v1alpha1.ReasonPlanChanged && tt.want != "pay:Failed/1" {
+				t.Errorf("stalled by %q", got)
+			}
+			if tt.want != "pay:Running/1" {
+				return
+			}
+			if s.last.RequeueAfter != conflictRecheck {
+				t.Errorf("again after %s", s.last.RequeueAfter)
+			}
+			s.edit(func(spec *v1alpha1.AgentTaskSpec) { spec.Steps[0].Retry = nil }).pod(tt.pod)
+			if got := records(&s.task.Status); got != "pay:Retrying/1" {
+				t.Errorf("taken back: %s", got)
+			}
+		})
+	}
+}
+
+func TestCurrentAttempt(t *testing.T) {
+	is := func(s *scene, wantStep string, wantRole v1alpha1.Role, wantOnce bool) {
+		t.Helper()
+		c := CurrentOf(s.task)
+		if c == nil || c.Step != wantStep || c.Role != wantRole || c.Once != wantOnce || c.JobName == "" {
+			t.Errorf("%s: %+v, want %s %s, once %v", records(&s.task.Status), c, wantStep, wantRole, wantOnce)
+		}
+	}
+	none := func(s *scene) {
+		t.Helper()
+		if c := CurrentOf(s.task); c != nil {
+			t.Errorf("%s: %+v, want none", records(&s.task.Status), c)
+		}
+	}
+	none(&scene{task: MakeTask("pay").Obj()})
+	is(play(t, pay()), "pay", v1alpha1.RoleMain, true)
+	is(play(t, MakeStep("read")), "read", v1alpha1.RoleMain, false)
+	is(paused(t), "pay", v1alpha1.RoleMain, true)
+	is(checked(t, pay()), "pay", v1alpha1.RoleCheck, false)
+	none(checked(t, pay().Limit(3)).checkPod(MakePod().Result(75, again)))
+	none(play(t, pay()).through().pod(bound().Result(75, again)))
+	none(play(t, pay()).through().pod(bound().Succeeded("1")))
+	none(checked(t, pay()).checkPod(MakePod().Succeeded(`{"done":true}`)))
+}

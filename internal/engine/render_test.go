@@ -158,6 +158,24 @@ func TestOwnKey(t *testing.T) {
 	}
 }
 
+func TestOwnKeyOfAnOutputThatIsKeptElsewhere(t *testing.T) {
+	task := MakeTask("find", "pay").Running(t, "pay")
+	task.Spec.Steps[1] = pay().Key("refund-${steps.find.output.id}").Obj()
+	task.Status.Steps = task.Status.Steps[:1]
+	task.Status.Steps[0].Output, task.Status.Steps[0].OutputRef = nil, &v1alpha1.OutputRef{URI: "configmap:x", SHA256: "ab", Bytes: 5000}
+	if d := decide(t, Input{Task: task}); len(d.Load) != 1 || d.Load[0] != "find" {
+		t.Fatalf("Load is %v", d.Load)
+	}
+	d := decide(t, Input{Task: task, Outputs: map[string]Loaded{"find": {Unavailable: "timeout"}}})
+	if got := records(&d.Status); got != "find:Succeeded/1" || d.Status.Phase != v1alpha1.TaskWaiting || d.RequeueAfter != unavailableRecheck {
+		t.Errorf("it cannot be read just now: %s, %s, again after %s", got, d.Status.Phase, d.RequeueAfter)
+	}
+	d = decide(t, Input{Task: task, Outputs: map[string]Loaded{"find": {Output: json.RawMessage(`{"id":7}`)}}})
+	if got := d.Status.Steps[1].IdempotencyKey; got != "refund-7" || kinds(d) != "MakeJob" {
+		t.Errorf("read at last: key %q, %q", got, kinds(d))
+	}
+}
+
 // A key means an effect: two steps of one key mean the same.
 func TestStepOfAKeyThatWasUsed(t *testing.T) {
 	run := func(t *testing.T, first, second *stepBuilder, output string) (*story, *v1alpha1.StepStatus) {
