@@ -55,7 +55,4 @@ func refusal(err error) string {
 	return ""
 }
 
-// asStatus finds the API server's answer in an error.
-func asStatus(err error, status *apierrors.APIStatus) bool { return errors.As(err, status) }
-
 func refused(err error) bool { return refusal(err) != "" }

@@ -118,7 +118,7 @@ func (r *Reconciler) liveUID(ctx context.Context, key types.NamespacedName) (typ
 // openFence removes the gate of the pod that the checkpoint names: of that very pod, as
 // it was when it was looked at, so that a late call finds another state and fails.
 func (r *Reconciler) openFence(ctx context.Context, task *v1alpha1.AgentTask, pod *corev1.Pod) (finding, error) {
-	opened := "opened " + pod.UID
+	opened := "opened " + pod.UID // the same pod is let go of later, under its UID
 	if r.memory.isDone(task, opened, r.Clock.Now()) {
 		return finding{}, nil
 	}
@@ -218,9 +218,5 @@ func (r *Reconciler) patchPod(ctx context.Context, pod *corev1.Pod, operations .
 // naming a field.
 func testFailed(err error) bool {
 	status := apierrors.APIStatus(nil)
-	if !apierrors.IsInvalid(err) {
-		return false
-	}
-	ok := asStatus(err, &status)
-	return ok && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
+	return apierrors.IsInvalid(err) && errors.As(err, &status) && (status.Status().Details == nil || len(status.Status().Details.Causes) == 0)
 }

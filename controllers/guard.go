@@ -10,7 +10,6 @@ import (
 	"time"
 
 	admissionv1 "k8s.io/api/admissionregistration/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -42,19 +41,14 @@ func (g *guard) missing(ctx context.Context, r *Reconciler) string {
 	}
 	var absent []string
 	for _, name := range Policies {
-		for _, obj := range []client.Object{&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}} {
-			err := r.Live.Get(ctx, client.ObjectKey{Name: name}, obj)
-			switch {
-			case apierrors.IsNotFound(err):
-				absent = append(absent, name)
-			case err != nil:
-				logf.FromContext(ctx).Info("cannot see whether the admission policies are installed", "error", err.Error())
-				g.looked = now
-				return g.answer
-			}
-			if err != nil {
-				break
-			}
+		there, err := installed(ctx, r.Live, name)
+		switch {
+		case err != nil:
+			logf.FromContext(ctx).Info("cannot see whether the admission policies are installed", "error", err.Error())
+			g.looked = now
+			return g.answer
+		case !there:
+			absent = append(absent, name)
 		}
 	}
 	g.looked, g.answer = now, ""
@@ -63,6 +57,16 @@ func (g *guard) missing(ctx context.Context, r *Reconciler) string {
 	}
 	metrics.PoliciesMissing(len(absent))
 	return g.answer
+}
+
+// installed says whether a policy and its binding are there.
+func installed(ctx context.Context, from client.Reader, name string) (bool, error) {
+	for _, obj := range []client.Object{&admissionv1.ValidatingAdmissionPolicy{}, &admissionv1.ValidatingAdmissionPolicyBinding{}} {
+		if err := from.Get(ctx, client.ObjectKey{Name: name}, obj); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+	}
+	return true, nil
 }
 
 // watchPolicies keeps the metric up to date and says in the log when the fence is not

@@ -35,20 +35,19 @@ func (r *Reconciler) observe(ctx context.Context, task *v1alpha1.AgentTask) (eng
 		return world, nil
 	}
 	seen := r.sight(task, record)
-	cached := engine.World{}
+	cached := world
 	if err = r.look(ctx, r.Client, task, record, seen, &cached); err != nil {
 		return world, err
 	}
 	attempt := cached
 	if seen.doubtful || doubtful(cached) {
-		attempt = engine.World{}
+		attempt = world
 		if err = r.lookLive(ctx, task, record, seen, &attempt); err != nil {
 			return world, err
 		}
 		unseen := (attempt.Job != nil && cached.Job == nil) || (attempt.Pod != nil && cached.Pod == nil)
 		r.memory.with(client.ObjectKeyFromObject(task), task.UID, func(m *taskMemory) { m.unseen = unseen })
 	}
-	attempt.Ended, attempt.Held, attempt.Decisions, attempt.Unguarded = world.Ended, world.Held, world.Decisions, world.Unguarded
 	return attempt, r.keepOutput(ctx, task, record, &attempt)
 }
 

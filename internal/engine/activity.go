@@ -54,7 +54,7 @@ func atWork(record *v1alpha1.StepStatus) (v1alpha1.Role, *v1alpha1.ActionStatus)
 	return v1alpha1.RoleMain, &record.ActionStatus
 }
 
-// begin adds a record for another action of a step, in place of an older one of its role.
+// beginRole adds a record for another action of a step, in place of an older one of its role.
 func (d *decider) beginRole(record *v1alpha1.StepStatus, role v1alpha1.Role) activity {
 	dropRole(record, role)
 	record.Actions = append(record.Actions, v1alpha1.RoleStatus{Role: role})

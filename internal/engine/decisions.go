@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -185,6 +184,3 @@ func (d *decider) answerDecisions() {
 func (d *decider) answer(decision *v1alpha1.AgentDecision, what Problem) {
 	d.Actions = append(d.Actions, Action{Kind: AnswerDecision, Decision: decision, Answer: what})
 }
-
-// replaceOnce puts a value in the place of a word.
-func replaceOnce(text, word, value string) string { return strings.Replace(text, word, value, 1) }

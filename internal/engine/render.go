@@ -5,7 +5,6 @@ package engine
 
 import (
 	"fmt"
-	"regexp"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -40,31 +39,34 @@ type source struct {
 
 // sourceOf finds the action that has a role for a step; it is empty where the plan has
 // none (any more).
-func (d *decider) sourceOf(step *v1alpha1.Step, role v1alpha1.Role) source {
+func sourceOf(task *v1alpha1.AgentTask, step *v1alpha1.Step, role v1alpha1.Role) source {
 	switch role {
 	case v1alpha1.RoleCheck:
 		check := step.Check
 		if check == nil {
 			return source{}
 		}
-		s := source{"check.", check.Run, check.HTTP, check.Input, check.RunTimeout(), expr.Scope{Key: true}}
-		if s.input == nil {
-			s.input = step.Input
-		}
-		return s
+		return source{"check.", check.Run, check.HTTP, check.Input, check.RunTimeout(), expr.Scope{Key: true}}
 	case v1alpha1.RoleObserve, v1alpha1.RoleObserveAgain:
-		if d.Task.Spec.Verify == nil {
+		if task.Spec.Verify == nil {
 			return source{}
 		}
-		observe := &d.Task.Spec.Verify.Observe
+		observe := &task.Spec.Verify.Observe
 		return source{"verify.observe.", observe.Run, observe.HTTP, observe.Input, v1alpha1.DefaultCheckTimeout, expr.Scope{Key: true}}
 	}
 	return source{"", step.Run, step.HTTP, step.Input, step.RunTimeout(), expr.Scope{}}
 }
 
+// headerScope is what the values of a request's headers may use: the key too, since they
+// are no part of it.
+func (s source) headerScope() expr.Scope {
+	s.scope.Key = true
+	return s.scope
+}
+
 // renderMain renders a step's own action and finds its key.
 func (d *decider) renderMain(step *v1alpha1.Step) (rendered, *Problem) {
-	from := d.sourceOf(step, v1alpha1.RoleMain)
+	from := sourceOf(d.Task, step, v1alpha1.RoleMain)
 	r, problem := d.identify(from, step.Name, v1alpha1.RoleMain, "")
 	r.key = r.identity.Key(d.Status.RunID)
 	if problem != nil || len(d.Load) > 0 {
@@ -88,7 +90,10 @@ func (d *decider) renderRole(step *v1alpha1.Step, role v1alpha1.Role, key string
 		r.identity.Role = role
 		return r, problem
 	}
-	from := d.sourceOf(step, role)
+	from := sourceOf(d.Task, step, role)
+	if role == v1alpha1.RoleCheck && from.input == nil {
+		from.input = step.Input
+	}
 	r, problem := d.identify(from, step.Name, role, key)
 	r.key = key
 	if problem != nil || len(d.Load) > 0 {
@@ -169,14 +174,12 @@ func (d *decider) complete(r *rendered, from source) *Problem {
 	if http.TLS != nil && http.TLS.CA != nil {
 		request.CAEnv = stepexec.EnvHTTPCA
 	}
-	withKey := from.scope
-	withKey.Key = true
 	for i, h := range http.Headers {
 		header := stepexec.HTTPHeader{Name: h.Name}
 		if h.SecretKeyRef != nil {
 			header.FromEnv = stepexec.EnvHTTPHeader(i)
 		} else {
-			value, problem := d.renderText(fmt.Sprintf("%shttp.headers[%d].value", from.path, i), h.Value, withKey, r.key)
+			value, problem := d.renderText(fmt.Sprintf("%shttp.headers[%d].value", from.path, i), h.Value, from.headerScope(), r.key)
 			if problem != nil || len(d.Load) > 0 {
 				return problem
 			}
@@ -198,8 +201,6 @@ func (r *rendered) encode(request *stepexec.HTTPRequest) *Problem {
 	return tooLargeInput(r.input)
 }
 
-var keyPattern = regexp.MustCompile("^[!-~]{1,255}$")
-
 // ownKey is the key that a step gives itself.
 func (d *decider) ownKey(step *v1alpha1.Step) (string, *Problem) {
 	key, problem := d.renderText("idempotencyKey", step.IdempotencyKey, expr.Scope{}, "")
@@ -210,7 +211,7 @@ func (d *decider) ownKey(step *v1alpha1.Step) (string, *Problem) {
 		return "", &Problem{v1alpha1.ReasonKeyInvalid, problem.Message}
 	case problem != nil:
 		return "", problem
-	case !keyPattern.MatchString(key):
+	case !stepexec.ValidKey(key) || len(key) > v1alpha1.MaxKey:
 		return "", &Problem{v1alpha1.ReasonKeyInvalid, fmt.Sprintf(
 			"idempotencyKey is %q, and must be 1 to %d printable ASCII characters without spaces", shorten(key), v1alpha1.MaxKey)}
 	}

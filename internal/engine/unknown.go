@@ -6,6 +6,7 @@ package engine
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,16 +22,15 @@ func (d *decider) becomeUnknown(a activity, v Verdict) {
 		Time: metav1.NewTime(d.Now), Attempt: a.Attempt, Reason: v.Reason, Message: shorten(v.Message), PodDead: d.podDead(a),
 	}
 	dropRole(a.record, v1alpha1.RoleCheck) // it spoke of an earlier time
-	why := v.Message
 	if d.taskEnds() {
-		d.endUnknown(a, why)
+		d.endUnknown(a, v.Message)
 		return
 	}
 	a.Phase = v1alpha1.StepUnknown
-	a.Reason, a.Message = v.Reason, shorten(why)
+	a.Reason, a.Message = v.Reason, shorten(v.Message)
 	d.ended = nil // its Job ends when it is settled
 	d.event(true, v1alpha1.EventStepUnknown, fmt.Sprintf("step %s attempt %d may have taken effect, and its outcome is not known: %s: %s",
-		a.record.Name, a.Attempt, v.Reason, why))
+		a.record.Name, a.Attempt, v.Reason, v.Message))
 	if d.goesOn(a) {
 		d.settling = true
 		d.wakeAfter(time.Millisecond)
@@ -66,36 +66,30 @@ func (d *decider) goesOn(a activity) bool {
 // settleUnknown settles an unknown outcome: by word that came in late, by a decision, with
 // the task's end, or as the plan says.
 func (d *decider) settleUnknown(a activity) {
-	if d.lateWord(a) {
+	if a.record.Unknown == nil { // never written so; what is missing is taken for not known
+		a.record.Unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), Attempt: a.Attempt, Reason: a.Reason, Message: a.Message}
+	}
+	v := d.seenVerdict(a)
+	switch {
+	case v == nil || v.unknown():
+		d.settleWithout(a, v)
+	case d.World.Refusal != nil:
+		d.holdLateWord(a)
+	default:
+		d.takeLateWord(a, *v)
 		return
 	}
-	d.settleWithout(a)
 	if a.Phase != v1alpha1.StepUnknown && a.Phase != v1alpha1.StepChecking {
 		d.ended = &endedAttempt{a.JobName, verdictOf(a.ActionStatus)}
 	}
 }
 
-// settleWithout settles an unknown outcome of which the program itself says nothing.
-func (d *decider) settleWithout(a activity) {
-	unknown := a.record.Unknown
-	if unknown == nil { // never written so; what is missing is taken for not known
-		unknown = &v1alpha1.Unknown{Time: metav1.NewTime(d.Now), Attempt: a.Attempt, Reason: a.Reason, Message: a.Message}
-		a.record.Unknown = unknown
-	}
-	if v := d.seenVerdict(a); v != nil && !v.unknown() { // its word is known, and its output cannot be kept just now
-		switch {
-		case d.settleByDecision(a):
-		case d.taskEnds():
-			a.record.Unknown = nil
-			d.endByTask(a, "it ended all the same, and its output could not be kept: "+d.World.Refusal.Message)
-		default:
-			d.wakeAfter(max(d.World.Refusal.Retry, time.Second))
-		}
-		return
-	}
-	if !unknown.PodDead && d.podDead(a) {
+// settleWithout settles an unknown outcome of which the program itself says nothing; v is
+// what can be seen of it, if anything.
+func (d *decider) settleWithout(a activity, v *Verdict) {
+	if unknown := a.record.Unknown; !unknown.PodDead && d.podDead(a) {
 		unknown.PodDead = true
-		if v := d.seenVerdict(a); v != nil {
+		if v != nil {
 			a.Reason, a.Message = v.Reason, shorten(v.Message)
 			unknown.Reason, unknown.Message = a.Reason, a.Message
 		}
@@ -112,17 +106,24 @@ func (d *decider) settleWithout(a activity) {
 	}
 }
 
-// lateWord takes the program's own word, which came in after its outcome was taken for
+// takeLateWord takes the program's own word, which came in after its outcome was taken for
 // unknown.
-func (d *decider) lateWord(a activity) bool {
-	v := d.seenVerdict(a)
-	if v == nil || v.unknown() || d.World.Refusal != nil {
-		return false
-	}
+func (d *decider) takeLateWord(a activity, v Verdict) {
 	a.record.Unknown = nil
 	dropRole(a.record, v1alpha1.RoleCheck)
-	d.conclude(a, *v)
-	return true
+	d.conclude(a, v)
+}
+
+// holdLateWord waits with such a word whose output cannot be kept just now.
+func (d *decider) holdLateWord(a activity) {
+	switch {
+	case d.settleByDecision(a):
+	case d.taskEnds():
+		a.record.Unknown = nil
+		d.endByTask(a, "it ended all the same, and its output could not be kept: "+d.World.Refusal.Message)
+	default:
+		d.wakeAfter(max(d.World.Refusal.Retry, time.Second))
+	}
 }
 
 func (d *decider) settleByPlan(a activity) {
@@ -181,5 +182,5 @@ func (d *decider) decisionCommand(record *v1alpha1.StepStatus) string {
 	if err != nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("echo '%s' | kubectl -n %s create -f -", replaceOnce(string(doc), "WHO", whoami), d.Task.Namespace)
+	return fmt.Sprintf("echo '%s' | kubectl -n %s create -f -", strings.Replace(string(doc), "WHO", whoami, 1), d.Task.Namespace)
 }

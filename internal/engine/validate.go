@@ -26,8 +26,7 @@ func ValidatePlan(task *v1alpha1.AgentTask) *Problem {
 		earlier = append(earlier, step.Name)
 	}
 	if task.Spec.Verify != nil {
-		observe := &task.Spec.Verify.Observe
-		if err := checkAction("verify.observe.", observe.Run, observe.HTTP, observe.Input, expr.Scope{Key: true}, nil); err != nil {
+		if err := sourceOf(task, nil, v1alpha1.RoleObserve).check(nil); err != nil {
 			return &Problem{v1alpha1.ReasonInvalidPlan, "spec." + err.Error()}
 		}
 	}
@@ -35,7 +34,7 @@ func ValidatePlan(task *v1alpha1.AgentTask) *Problem {
 }
 
 func checkStep(task *v1alpha1.AgentTask, step *v1alpha1.Step, earlier []string) error {
-	if err := checkAction("", step.Run, step.HTTP, step.Input, expr.Scope{}, earlier); err != nil {
+	if err := sourceOf(task, step, v1alpha1.RoleMain).check(earlier); err != nil {
 		return err
 	}
 	if step.Effect == v1alpha1.EffectOnce && task.Spec.PodTemplate != nil && task.Spec.PodTemplate.Spec.NodeName != "" {
@@ -49,13 +48,14 @@ func checkStep(task *v1alpha1.AgentTask, step *v1alpha1.Step, earlier []string) 
 	if step.Check == nil {
 		return nil
 	}
-	return checkCheck(step.Check, earlier)
-}
-
-func checkCheck(check *v1alpha1.Check, earlier []string) error {
-	if err := checkAction("check.", check.Run, check.HTTP, check.Input, expr.Scope{Key: true}, earlier); err != nil {
+	if err := sourceOf(task, step, v1alpha1.RoleCheck).check(earlier); err != nil {
 		return err
 	}
+	return checkAnswer(step.Check)
+}
+
+// checkAnswer checks how a check's answer is read.
+func checkAnswer(check *v1alpha1.Check) error {
 	if check.Done == "" && check.Output != nil {
 		return errors.New("check.output needs check.done; leave it out, or say by check.done when the effect has happened")
 	}
@@ -71,43 +71,42 @@ func checkCheck(check *v1alpha1.Check, earlier []string) error {
 	return checkJSON("check.output", check.Output, expr.Scope{Result: true}, nil)
 }
 
-// checkAction checks an action whose fields stand below a path.
-func checkAction(path string, run *v1alpha1.RunAction, http *v1alpha1.HTTPAction, input *apiextensionsv1.JSON, scope expr.Scope, earlier []string) error {
+// check checks the action's fields.
+func (s source) check(earlier []string) error {
 	switch {
-	case run != nil:
-		return checkRun(path, run, input, scope, earlier)
-	case http != nil && input != nil:
-		return fmt.Errorf("%sinput is for run; what an http action sends stands in %shttp.body", path, path)
-	case http != nil:
-		return checkHTTP(path+"http.", http, scope, earlier)
+	case s.run != nil:
+		return s.checkRun(earlier)
+	case s.http != nil && s.input != nil:
+		return fmt.Errorf("%sinput is for run; what an http action sends stands in %shttp.body", s.path, s.path)
+	case s.http != nil:
+		return s.checkHTTP(earlier)
 	}
 	return errors.New("it has no action that this version of the operator knows; give run or http")
 }
 
-func checkRun(path string, run *v1alpha1.RunAction, input *apiextensionsv1.JSON, scope expr.Scope, earlier []string) error {
-	for _, e := range run.Env {
+func (s source) checkRun(earlier []string) error {
+	for _, e := range s.run.Env {
 		if strings.Contains(e.Value, "${") {
-			return fmt.Errorf("%srun.env %s: values must not hold expressions (${...}); give the value in the step's input", path, e.Name)
+			return fmt.Errorf("%srun.env %s: values must not hold expressions (${...}); give the value in the step's input", s.path, e.Name)
 		}
 	}
-	return checkJSON(path+"input", input, scope, earlier)
+	return checkJSON(s.path+"input", s.input, s.scope, earlier)
 }
 
-func checkHTTP(path string, http *v1alpha1.HTTPAction, scope expr.Scope, earlier []string) error {
-	if http.Body != nil && (http.Method == "GET" || http.Method == "HEAD") {
-		return fmt.Errorf("%sbody: a %s request has none; put it into the url", path, http.Method)
+func (s source) checkHTTP(earlier []string) error {
+	path := s.path + "http."
+	if s.http.Body != nil && (s.http.Method == "GET" || s.http.Method == "HEAD") {
+		return fmt.Errorf("%sbody: a %s request has none; put it into the url", path, s.http.Method)
 	}
-	if err := checkText(path+"url", http.URL, scope, earlier); err != nil {
+	if err := checkText(path+"url", s.http.URL, s.scope, earlier); err != nil {
 		return err
 	}
-	for i, h := range http.Headers {
-		withKey := scope
-		withKey.Key = true
-		if err := checkText(fmt.Sprintf("%sheaders[%d].value", path, i), h.Value, withKey, earlier); err != nil {
+	for i, h := range s.http.Headers {
+		if err := checkText(fmt.Sprintf("%sheaders[%d].value", path, i), h.Value, s.headerScope(), earlier); err != nil {
 			return err
 		}
 	}
-	return checkJSON(path+"body", http.Body, scope, earlier)
+	return checkJSON(path+"body", s.http.Body, s.scope, earlier)
 }
 
 func checkText(path, text string, scope expr.Scope, earlier []string) error {
