@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"strings"
 	"sync/atomic"
 )
 
@@ -26,11 +25,6 @@ func Each(f func(r *http.Request, next http.RoundTripper) (*http.Response, error
 	return func(next http.RoundTripper) http.RoundTripper {
 		return RoundTrip(func(r *http.Request) (*http.Response, error) { return f(r, next) })
 	}
-}
-
-// IsWatchOf says whether a request is a watch of a resource, such as "pods".
-func IsWatchOf(r *http.Request, resource string) bool {
-	return r.URL.Query().Get("watch") != "" && strings.HasSuffix(r.URL.Path, "/"+resource)
 }
 
 // Flaky loses a share of a client's writes: their request or their answer, in turn. The
@@ -61,41 +55,5 @@ func discard(response *http.Response, err error) {
 	if err == nil {
 		_, _ = io.Copy(io.Discard, response.Body)
 		_ = response.Body.Close()
-	}
-}
-
-// Deaf lets a client's watches of a resource fall silent: they stay open, and what the
-// API server says in them is lost.
-type Deaf struct {
-	// Resource is whose watches are concerned, such as "pods".
-	Resource string
-	silent   atomic.Bool
-}
-
-// Deafen loses all that comes from now on.
-func (d *Deaf) Deafen() { d.silent.Store(true) }
-
-// Wrap is for ManagerOptions.
-func (d *Deaf) Wrap(next http.RoundTripper) http.RoundTripper {
-	return RoundTrip(func(r *http.Request) (*http.Response, error) {
-		response, err := next.RoundTrip(r)
-		if err == nil && IsWatchOf(r, d.Resource) {
-			response.Body = &deafBody{response.Body, &d.silent}
-		}
-		return response, err
-	})
-}
-
-type deafBody struct {
-	io.ReadCloser
-	silent *atomic.Bool
-}
-
-func (b *deafBody) Read(p []byte) (int, error) {
-	for {
-		n, err := b.ReadCloser.Read(p)
-		if err != nil || !b.silent.Load() {
-			return n, err
-		}
 	}
 }

@@ -83,13 +83,13 @@ var _ = Describe("An operator that dies", func() {
 
 var _ = Describe("An operator", func() {
 	It("that misses what its pods do finds out when it looks again", func() {
-		deaf := &harness.Deaf{Resource: "pods"}
+		deaf := harness.NewWatches("pods")
 		done := make(chan struct{})
 		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.HangUntil(done)}}),
 			harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
 		w.create(w.make("task").Steps("one", "two").Obj())
 		w.runningPod("task", "one", 1)
-		deaf.Deafen()
+		deaf.Freeze("pods")
 		close(done)
 		task := w.reaches("task", v1alpha1.TaskSucceeded)
 		Expect(attempts(task)).To(Equal(map[string]int32{"one": 1, "two": 1}))
@@ -97,16 +97,16 @@ var _ = Describe("An operator", func() {
 	})
 
 	It("that misses what becomes of its Jobs goes on as well", func() {
-		deaf := &harness.Deaf{Resource: "jobs"}
+		deaf := harness.NewWatches("jobs")
 		w := newWorld(nil, harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
-		deaf.Deafen()
+		deaf.Freeze("jobs")
 		w.create(w.make("task").Steps("one", "two").Obj())
 		Expect(attempts(w.reaches("task", v1alpha1.TaskSucceeded))).To(Equal(map[string]int32{"one": 1, "two": 1}))
 		expectEachOnce(w, 2)
 	})
 
 	It("hears of a pod's end though it came before the answer to the pod's making", func() {
-		deaf := &harness.Deaf{Resource: "jobs"}
+		deaf := harness.NewWatches("jobs")
 		var w *world
 		slow := harness.Each(func(r *http.Request, next http.RoundTripper) (*http.Response, error) {
 			response, err := next.RoundTrip(r)
@@ -117,19 +117,19 @@ var _ = Describe("An operator", func() {
 		})
 		wrap := func(next http.RoundTripper) http.RoundTripper { return slow(deaf.Wrap(next)) }
 		w = newWorld(harness.Instantly(harness.Plan(nil)), harness.ManagerOptions{Wrap: wrap})
-		deaf.Deafen()
+		deaf.Freeze("jobs")
 		w.create(w.make("task").Steps("one", "two", "three").Obj())
 		w.reaches("task", v1alpha1.TaskSucceeded)
 		expectEachOnce(w, 3)
 	})
 
 	It("that misses an edit of a task finds out when it looks again", func() {
-		deaf := &harness.Deaf{Resource: "agenttasks"}
+		deaf := harness.NewWatches("agenttasks")
 		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"two": {harness.Hang()}}),
 			harness.ManagerOptions{Wrap: deaf.Wrap, RecheckInterval: time.Second})
 		w.create(w.make("task").Steps("one", "two").Obj())
 		w.runningPod("task", "two", 1)
-		deaf.Deafen()
+		deaf.Freeze("agenttasks")
 		w.edit("task", func(s *v1alpha1.AgentTaskSpec) { s.Cancel = true })
 		w.reaches("task", v1alpha1.TaskCancelled)
 	})

@@ -50,12 +50,12 @@ var _ = Describe("A fault on the way", func() {
 	})
 
 	It("of a Job that was changed unseen is at most one write refused", func() {
-		deaf := &harness.Deaf{Resource: "jobs"}
+		deaf := harness.NewWatches("jobs")
 		done := make(chan struct{})
 		w := newWorld(harness.Plan(map[string][]harness.Behaviour{"one": {harness.HangUntil(done)}}), harness.ManagerOptions{Wrap: deaf.Wrap})
 		w.create(w.make("task").Steps("one").Obj())
 		name := w.runningPod("task", "one", 1).Name
-		deaf.Deafen()
+		deaf.Freeze("jobs")
 		job := w.job(name)
 		job.Annotations["note"] = "changed"
 		Expect(cluster.Client.Update(ctx, job)).To(Succeed())
